@@ -18,8 +18,8 @@ from machine import ROOT, measured
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from crashes.breakages import hand
-from crashes.story import SeedOutcome, play
+from crashes.fault_injection import faults_of_seed
+from crashes.seed_run import SeedOutcome, run_seed
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
 
@@ -28,9 +28,9 @@ def played(seed: int) -> SeedOutcome:
     """Run one seed; an exception that stops it is a finding like any other."""
     with tempfile.TemporaryDirectory(prefix="runai-crashes-", ignore_cleanup_errors=True) as place:
         try:
-            return play(seed, Path(place))
+            return run_seed(seed, Path(place))
         except Exception as failed:  # noqa: BLE001  see above
-            return SeedOutcome(seed, wrong=[f"{type(failed).__name__}: {failed}"[-2000:]])
+            return SeedOutcome(seed, violations=[f"{type(failed).__name__}: {failed}"[-2000:]])
 
 
 def summary(results: list[SeedOutcome]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def summary(results: list[SeedOutcome]) -> dict[str, Any]:
         recovered.setdefault(kind, []).append(seconds)
     return {
         "seeds": len(results),
-        "seeds_with_findings": sum(bool(one.wrong) for one in results),
+        "seeds_with_findings": sum(bool(one.violations) for one in results),
         "breakages": sum(map(len, recovered.values())),
         "jobs_acknowledged": sum(one.acknowledged for one in results),
         "times_refused": sum(one.refused for one in results),
@@ -68,9 +68,11 @@ def main() -> int:
     for seed in range(options.first, options.first + options.seeds):
         one = played(seed)
         results.append(one)
-        print(f"seed {seed}: {one.wrong or 'nothing'}; {one.faults}", file=sys.stderr, flush=True)
-        if len(one.faults) < len(hand(seed)) and not one.wrong:
-            one.wrong.append("not all of its hand was played")
+        print(
+            f"seed {seed}: {one.violations or 'nothing'}; {one.faults}", file=sys.stderr, flush=True
+        )
+        if len(one.faults) < len(faults_of_seed(seed)) and not one.violations:
+            one.violations.append("not all of its hand was played")
         if time.perf_counter() - began > 60 * options.minutes:
             break
     result = {
@@ -85,7 +87,7 @@ def main() -> int:
         saved = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         saved["real_crashes"] = result
         RESULTS.write_text(json.dumps(saved, indent=2) + "\n")
-    return int(any(one.wrong for one in results))
+    return int(any(one.violations for one in results))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def play(seed: int) -> dict[str, Any]:
             return {"seed": seed, "wrong": [f"{type(failed).__name__}: {failed}"[:300]]}
     return {
         "seed": seed,
-        "wrong": outcome.wrong,
+        "wrong": outcome.violations,
         "crashes": outcome.crashes,
         "faults": outcome.faults,
         "acknowledged": outcome.acknowledged,

@@ -19,7 +19,7 @@ from machine import ROOT, measured
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from runai.hub_service.wire.schemas import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/faults.json"

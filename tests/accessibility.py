@@ -14,7 +14,7 @@ from npm_packages import CACHE, why_not_fetched
 
 VERSION = "4.14.1"
 SCRIPT = CACHE / f"axe-{VERSION}.min.js"
-GRAVE = {"serious", "critical"}
+SERIOUS_IMPACTS = {"serious", "critical"}
 
 
 def why_no_axe() -> str:
@@ -27,8 +27,8 @@ def problems(page: Page, within: str = "html") -> list[str]:
     page.evaluate(SCRIPT.read_text(encoding="utf-8"))
     found: dict[str, Any] = page.evaluate("within => axe.run(within)", within)
     return [
-        f"{one['id']}: {one['help']}: {node['html'][:120]} {node.get('failureSummary', '')[:200]}"
-        for one in found["violations"]
-        if one["impact"] in GRAVE
-        for node in one["nodes"]
+        f"{rule['id']}: {rule['help']}: {node['html'][:120]} {node.get('failureSummary', '')[:200]}"
+        for rule in found["violations"]
+        if rule["impact"] in SERIOUS_IMPACTS
+        for node in rule["nodes"]
     ]

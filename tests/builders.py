@@ -75,7 +75,7 @@ def project(
     )
 
 
-def table(name: str, quotas: dict[str, float | None], **fields: Any) -> Project:
+def typed_project(name: str, quotas: dict[str, float | None], **fields: Any) -> Project:
     """Make a project with a quota in GPUs for each GPU type."""
     by_type = {gpu_type: gpus(number) for gpu_type, number in quotas.items()}
     return replace(project(name, **fields), quota_by_type=by_type)
@@ -275,7 +275,7 @@ def settled(cluster_snapshot: Snapshot, *, cycles: int = 3, seconds: int = 10) -
     return cluster_snapshot
 
 
-def without(cluster_snapshot: Snapshot, *names: str) -> Snapshot:
+def without_workloads(cluster_snapshot: Snapshot, *names: str) -> Snapshot:
     """Return the snapshot after these workloads have ended."""
     return replace(
         cluster_snapshot,
@@ -283,7 +283,7 @@ def without(cluster_snapshot: Snapshot, *names: str) -> Snapshot:
     )
 
 
-def with_(cluster_snapshot: Snapshot, *more: Workload) -> Snapshot:
+def with_workloads(cluster_snapshot: Snapshot, *more: Workload) -> Snapshot:
     """Return the snapshot with newly submitted workloads."""
     added = tuple(replace(w, submitted=w.submitted or cluster_snapshot.now) for w in more)
     return replace(cluster_snapshot, workloads=cluster_snapshot.workloads + added)

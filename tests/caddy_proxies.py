@@ -43,7 +43,7 @@ class CaddyProxies:
         self.made.append(proxy)
         return proxy
 
-    async def started(self, **settings: Any) -> CaddyProxy:
+    async def start(self, **settings: Any) -> CaddyProxy:
         """Return a proxy that serves."""
         proxy = self.new(**settings)
         await proxy.start()
@@ -86,7 +86,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-async def served(client: aiohttp.ClientSession, proxy: CaddyProxy, path: str) -> bool:
+async def is_served(client: aiohttp.ClientSession, proxy: CaddyProxy, path: str) -> bool:
     """Return True if a server behind a proxy answers; its echo has the path."""
     try:
         async with client.get(f"{proxy.public_url}{path.lstrip('/')}") as reply:
@@ -95,7 +95,7 @@ async def served(client: aiohttp.ClientSession, proxy: CaddyProxy, path: str) ->
         return False
 
 
-async def echoed(websocket: aiohttp.ClientWebSocketResponse, text: str) -> str:
+async def echo(websocket: aiohttp.ClientWebSocketResponse, text: str) -> str:
     """Return a server's answer to a message: the message itself."""
     await websocket.send_str(text)
     async with asyncio.timeout(60):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from control_plane.named import why_no_cluster
+from control_plane.named_cluster import why_no_cluster
 from control_plane.programs import why_no_kubernetes, why_no_operator
 from crashes.small_disk import why_no_mounts
 from postgres import find_postgres

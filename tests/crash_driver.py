@@ -23,7 +23,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 JOB = """
 import fcntl, os, signal, sys, time
 place, steps = sys.argv[1], int(sys.argv[2])
-def alone(name):
+def lock_alone(name):
     lock = os.open(f"{place}/{name}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,9 +31,10 @@ def alone(name):
         open(f"{place}/violations", "a").write(f"{name} twice\\n")
     return lock
 workload = os.environ["RUNAI_WORKLOAD"].replace("/", "+")
-held = [alone(workload)] + [alone(d) for d in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+locks = [lock_alone(name) for name in (workload, *devices)]
+stop_signals = []
+signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
 checkpoint = os.environ["RUNAI_CHECKPOINT_DIR"] + "/count"
 count = int(open(checkpoint).read()) if os.path.exists(checkpoint) else 0
 if count and os.environ["RUNAI_RESUMED"] != "1":
@@ -45,7 +46,7 @@ while count < steps:
         file.write(str(count))
     os.rename(checkpoint + ".new", checkpoint)
     print("step", count, flush=True)
-    if told and count < steps:
+    if stop_signals and count < steps:
         sys.exit(143)
 """
 STEPS = 12
@@ -58,8 +59,8 @@ def job(place: Path, project: str, name: str, user: str) -> WorkloadSpec:
     return WorkloadSpec(project, name, user, "job", command, gpus=MilliGpu(1000), grace_seconds=5)
 
 
-async def story(cluster: LocalCluster, place: Path) -> None:
-    """Submit the missing jobs, as two users would."""
+async def submit_jobs(cluster: LocalCluster, place: Path) -> None:
+    """Submit the missing jobs, as two users would; return when all have finished."""
     for name in ("bobs", "pattys"):
         if name not in {project.spec.name for project in await cluster.projects()}:
             await cluster.put_project(ProjectSpec(name, quota=MilliGpu(1000)))
@@ -94,7 +95,7 @@ async def main(place: Path) -> None:
             asyncio.create_task(cluster.run()),
             asyncio.create_task(control(cluster)),
         ]
-        await story(cluster, place)
+        await submit_jobs(cluster, place)
         print("done", flush=True)
         for task in tasks:
             task.cancel()

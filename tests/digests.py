@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from hashlib import blake2s
 from pathlib import Path
 
-from dice import random_snapshots
+from random_snapshots import random_snapshots
 from runai.hub_service.scheduler import (
     ClusterIndex,
     Decision,

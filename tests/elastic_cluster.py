@@ -1,8 +1,8 @@
 """A cluster of one elastic job for tests: real workers, resized on the test's command.
 
 Workers are forked from a server that has imported PyTorch (see `ranks`); they run
-`recorded_training`. Nothing depends on time: the training waits at `allow`, the test waits for
-conditions.
+`recorded_training`. Nothing depends on time: the training waits at `allow_updates`, the test waits
+for conditions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cluster:
         self._processes: dict[str, ForkServerProcess] = {}
 
     def start(self, *names: str, **environ: str) -> None:
-        """Start workers; none of them trains before `call`."""
+        """Start workers; none of them trains before `set_target`."""
         for name in names:
             settings = {
                 "RUNAI_ELASTIC_DIR": str(self.directory),
@@ -53,12 +53,12 @@ class Cluster:
             )
             self._processes[name].start()
 
-    def ready(self, *names: str) -> None:
+    def wait_until_ready(self, *names: str) -> None:
         """Wait until workers have built their models."""
         for name in names:
             self.until(lambda name=name: self._status(name).state is WorkerPhase.READY)
 
-    def call(self, *ranks: str, reason: Reason = Reason.EXPAND) -> None:
+    def set_target(self, *ranks: str, reason: Reason = Reason.EXPAND) -> None:
         """Write a target: the workers that train from now on."""
         self._gen += 1
         store = f"127.0.0.1:{free_port()}"
@@ -66,7 +66,7 @@ class Cluster:
             Target(self._gen, ranks, store, gpus=len(ranks), least=1, most=4, reason=reason)
         )
 
-    def trains(self, *names: str) -> None:
+    def wait_until_training(self, *names: str) -> None:
         """Wait until workers train in the latest generation."""
         for name in names:
             self.until(
@@ -76,13 +76,13 @@ class Cluster:
                 )
             )
 
-    def allow(self, updates: int) -> None:
+    def allow_updates(self, updates: int) -> None:
         """Allow the training `updates` updates in total."""
         part = self.directory / ".allowed"
         part.write_text(str(updates))
         part.replace(self.directory / "allowed")
 
-    def holds_at(self, update: int, *names: str) -> None:
+    def wait_at_update(self, update: int, *names: str) -> None:
         """Wait until workers have begun update `update`, the first that is not allowed."""
 
         def last(name: str) -> int:
@@ -93,13 +93,13 @@ class Cluster:
         for name in names:
             self.until(lambda name=name: last(name) == update)
 
-    def send(self, name: str, number: signal.Signals) -> None:
+    def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a worker."""
         process_id = self._processes[name].pid
         assert process_id is not None
         os.kill(process_id, number)
 
-    def code(self, name: str) -> int | None:
+    def exit_code(self, name: str) -> int | None:
         """Wait for a worker's end; return its exit code."""
         self._processes[name].join(_PATIENCE_S)
         return self._processes[name].exitcode

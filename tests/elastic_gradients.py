@@ -44,7 +44,7 @@ def count_tokens(batch: tuple[Tensor, Tensor]) -> int:
     return int((batch[1] != IGNORED).sum())
 
 
-def gradient_of_tokens() -> Arrays:
+def expected_token_gradient() -> Arrays:
     """Return the gradient of the mean over all tokens."""
     model = language_model()
     words, labels = sentences().tensors
@@ -52,7 +52,7 @@ def gradient_of_tokens() -> Arrays:
     return {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def tokens(
+def token_gradient(
     rank: int, ranks: int, reduction: Literal["mean", "sum"], *, empty: bool = False
 ) -> Arrays:
     """Return the gradient of one update with all sequences, three at a time."""
@@ -67,12 +67,12 @@ def tokens(
     return {name: (before[name] - p.detach()).numpy() for name, p in model.named_parameters()}
 
 
-def scaled(rank: int, ranks: int, poisoned: int | None) -> Arrays:
+def train_with_scaler(rank: int, ranks: int, infinite_sample: int | None) -> Arrays:
     """Train one update of 8 samples, 2 at a time, with a scaler; one sample may be infinite."""
     x = torch.linspace(-1, 1, 16).reshape(8, 2)
     y = x.sum(1, keepdim=True)
-    if poisoned is not None:
-        x[poisoned] = torch.inf
+    if infinite_sample is not None:
+        x[infinite_sample] = torch.inf
     model = nn.Linear(2, 1)
     nn.init.constant_(model.weight, 0.5)
     nn.init.zeros_(model.bias)
@@ -103,6 +103,6 @@ def scaled(rank: int, ranks: int, poisoned: int | None) -> Arrays:
     }
 
 
-def empty(rank: int, ranks: int) -> Arrays:
+def gradient_without_tokens(rank: int, ranks: int) -> Arrays:
     """Return the gradient where all tokens are padding."""
-    return tokens(rank, ranks, "mean", empty=True)
+    return token_gradient(rank, ranks, "mean", empty=True)

@@ -21,6 +21,8 @@ from runai.elastic import torch as elastic
 from runai.elastic.torch.loading.position import MicroBatch, Position
 from runai.elastic.torch.parallel import RankDivision
 
+SAMPLES = 46
+
 
 class Reading:
     """One of several ranks, at a position."""
@@ -170,9 +172,9 @@ class ShuffledByWorkerSeed(Iterated):
         return iter(order)
 
 
-def loaded(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[Any]:
+def load_epoch(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[Any]:
     """Return the samples of an epoch, read by ranks that take their turns."""
-    dataset = globals()[kind](46)
+    dataset = globals()[kind](SAMPLES)
     of_ranks: list[dict[int, list[Any]]] = []
     # Forked: another server of forks would have to import PyTorch first.
     options: dict[str, Any] = {"num_workers": num_workers}
@@ -204,11 +206,11 @@ class Stuck(Indexed):
         return index
 
 
-def loaded_after_sigterm(rank: int, _: int, kind: str) -> tuple[list[int], list[int]]:
+def load_epoch_after_sigterm(rank: int, _: int, kind: str) -> tuple[list[int], list[int]]:
     """Return the samples of an epoch whose loading processes get SIGTERM, and their exit codes."""
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
     loader = elastic.DataLoader(
-        globals()[kind](46), job=Reading(10, 3, rank=rank), collate_fn=list, **options
+        globals()[kind](SAMPLES), job=Reading(10, 3, rank=rank), collate_fn=list, **options
     )
     samples: list[int] = []
     processes: Any = []
@@ -223,6 +225,6 @@ def loaded_after_sigterm(rank: int, _: int, kind: str) -> tuple[list[int], list[
 
 def break_out_of_stuck_loading() -> None:
     """Read the first batches of a data set that is stuck then, and end."""
-    for _ in elastic.DataLoader(Stuck(46), job=Reading(10, 3), shuffle=False, num_workers=1):
+    for _ in elastic.DataLoader(Stuck(SAMPLES), job=Reading(10, 3), shuffle=False, num_workers=1):
         break
     print("broke", flush=True)

@@ -18,7 +18,7 @@ from ranks import form_group
 from runai.elastic import torch as elastic
 
 
-def apart(rank: int, ranks: int, training: Training, store: str) -> Arrays:
+def train_rank_0_ahead(rank: int, ranks: int, training: Training, store: str) -> Arrays:
     """Form a new group after rank 0 has changed its model, and before rank 1 has."""
     job = make_job(training)
 
@@ -48,7 +48,7 @@ def _small_job(*, bitwise: bool) -> Generator[tuple[elastic.Job, nn.Sequential, 
         torch.use_deterministic_algorithms(mode=False)
 
 
-def changed_when(rank: int, ranks: int, what: str, when: str, bitwise: bool) -> str:
+def change_layer(rank: int, ranks: int, what: str, when: str, bitwise: bool) -> str:
     """Change a model in its second update; return the resulting error message."""
     with _small_job(bitwise=bitwise) as (job, model, optimizer, loader):
         micro_batches = 0
@@ -90,11 +90,11 @@ def _change(what: str, rank: int, model: nn.Sequential, optimizer: Any) -> None:
         model[1].load_state_dict(model[1].state_dict())
 
 
-def attacked(rank: int, ranks: int, bitwise: bool, attack: bool) -> Arrays:
+def train_with_input_gradients(rank: int, ranks: int, bitwise: bool, with_attack: bool) -> Arrays:
     """Train; before each pass, all is frozen for a look at the gradient of the inputs."""
     with _small_job(bitwise=bitwise) as (job, model, _, loader):
         for (x,) in loader:
-            if attack:
+            if with_attack:
                 model.requires_grad_(False)
                 inputs = x.clone().requires_grad_()
                 job.model(inputs).sum().backward()

@@ -1,7 +1,7 @@
 """Small trainings for the tests of elastic PyTorch; each returns NumPy arrays.
 
-All train one task (230 samples, a global batch of 50: a tail of 30). `by_hand` is the same training
-written without the library: the reference for every other one.
+All train one task (230 samples, a global batch of 50: a tail of 30). `train_by_hand` is the same
+training written without the library: the reference for every other one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def arrays(model: nn.Module) -> Arrays:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-def by_hand(training: Training) -> Arrays:
+def train_by_hand(training: Training) -> Arrays:
     """Train with plain PyTorch on one GPU that fits the whole global batch."""
     data, model = task(double=training.double), network(training)
     optimizer, scheduler = parts(model, training)
@@ -127,7 +127,7 @@ def train(job: elastic.Job, training: Training = Training()) -> Arrays:
     return arrays(job.module)
 
 
-def elastically(rank: int, ranks: int, training: Training) -> Arrays:
+def train_elastically(rank: int, ranks: int, training: Training) -> Arrays:
     """Train on some ranks, from a saved state if there is one."""
     job, state = make_job(training), Path(training.state)
     if state.is_file():
@@ -138,7 +138,7 @@ def elastically(rank: int, ranks: int, training: Training) -> Arrays:
     return found
 
 
-def replanned(rank: int, ranks: int, training: Training, store: str) -> Arrays | None:
+def train_swapped_ranks(rank: int, ranks: int, training: Training, store: str) -> Arrays | None:
     """Train on two ranks, which swap in the first epoch; then the second leaves."""
     job = make_job(training)
 
@@ -182,7 +182,7 @@ class RankedStream(torch.utils.data.IterableDataset[torch.Tensor]):
             yield {"x": torch.tensor([float(number)]), "name": str(number)}
 
 
-def refused(rank: int, ranks: int, kind: str, size: int, processes: int) -> str:
+def refusal_of(rank: int, ranks: int, kind: str, size: int, processes: int) -> str:
     """Return the sentence that refuses a data set; empty if the training succeeds."""
     model = nn.Linear(1, 1)
     job = elastic.Job(model, torch.optim.SGD(model.parameters()), global_batch=3, gpu_batch=1)

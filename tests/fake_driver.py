@@ -15,6 +15,6 @@ def fake_driver(folder: Path, *gpus: str) -> Path:
     """Compile NVIDIA's library with these devices into a folder, for LD_LIBRARY_PATH."""
     state, library = folder / "state", folder / "libnvidia-ml.so.1"
     state.write_text("\n".join(gpus or IDLE_GPUS) + "\n")
-    where = f'-DSTATE="{state}"'  # the agent's process does not inherit the environment
-    subprocess.run(["cc", "-shared", "-fPIC", where, "-o", library, SOURCE], check=True)
+    define = f'-DSTATE="{state}"'  # the agent's process does not inherit the environment
+    subprocess.run(["cc", "-shared", "-fPIC", define, "-o", library, SOURCE], check=True)
     return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes_notebooks.md"
 
 # The settings of KubeSpawner in zero-to-jupyterhub 4.4, and of the chart around it.
-AS_ZERO_TO_JUPYTERHUB = """
+ZERO_TO_JUPYTERHUB_SETTINGS = """
 import os, sys
 from pathlib import Path
 
@@ -68,7 +68,7 @@ c.JupyterHub.load_roles = [
 """
 
 # The values of docs/kubernetes_notebooks.md, applied as zero-to-jupyterhub does.
-DOCUMENTED = """
+DOCUMENTED_SETTINGS = """
 import yaml
 
 values = yaml.safe_load((here / "values.yaml").read_text())["hub"]
@@ -96,7 +96,7 @@ if "timeout" in Service.class_trait_names():  # a busy machine imports for half 
 """
 
 # Halves the time to start: a real single-user server without JupyterLab's extensions.
-QUICK = """
+QUICK_START_SETTINGS = """
 c.KubeSpawner.cmd = [
     "env", "JUPYTERHUB_SINGLEUSER_APP=jupyter_server.serverapp.ServerApp", "JUPYTER_NO_CONFIG=1",
     sys.executable, "-m", "jupyterhub.singleuser",
@@ -104,8 +104,8 @@ c.KubeSpawner.cmd = [
 """
 
 # Typical settings of KubeSpawner by admins, from its documentation.
-ADMINS = (
-    QUICK
+ADMIN_SETTINGS = (
+    QUICK_START_SETTINGS
     + """
 ENDS = "echo it '<b>broke</b>'; echo $JUPYTERHUB_API_TOKEN; exit 3"
 AWAITS_REQUEST = '''
@@ -113,7 +113,7 @@ import os, pathlib, signal, socket
 from urllib.parse import urlsplit
 url = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
 server = socket.create_server((url.hostname, url.port))
-asked = server.accept()
+connection = server.accept()
 '''
 ENDS_AT_REQUEST = AWAITS_REQUEST + f"os.execvp('sh', ['sh', '-c', {ENDS!r}])"
 SILENT = AWAITS_REQUEST + "pathlib.Path('asked').touch(); signal.pause()"
@@ -235,7 +235,7 @@ c.KubeSpawner.environment = {"GREETING": "hello", "NVIDIA_VISIBLE_DEVICES": "all
 
 
 # JupyterLab as `runai up` starts it, without the first prompt about news.
-LAB = """
+JUPYTERLAB_SETTINGS = """
 import runai.embedded
 c.KubeSpawner.default_url = "/lab"
 c.KubeSpawner.environment = {"JUPYTER_CONFIG_PATH": runai.embedded.__path__[0] + "/lab"}

@@ -35,7 +35,7 @@ SPAWN_SECONDS = 180
 TESTER_TOKEN = "a-token-of-the-tests"
 PASSWORD = "not-a-secret-here"
 USERS = ("ana", "bo", "cy")
-LEAVERS = ("dan", "eve", "fay")
+REMOVABLE_USERS = ("dan", "eve", "fay")
 SOFT_LIMIT = 5000  # of descriptors at the start; jupyter_server raises one below 4096 itself
 
 OWN_CONFIG = f"""
@@ -47,7 +47,7 @@ c.JupyterHub.load_roles.append(
         "scopes": ["admin:users", "admin:servers", "tokens"],
     }}
 )
-# Whoever finds it locked is told at once, not after five seconds.
+# A locked database is an error at once, not after five seconds.
 c.JupyterHub.db_kwargs = {{"connect_args": {{"check_same_thread": False, "timeout": 0.1}}}}
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
 # A real single-user server, but without JupyterLab's extensions: half the time to start.
@@ -61,7 +61,7 @@ PROJECTS = f"""
 projects:
   vision:
     quota: 1
-    members: [{", ".join(USERS + LEAVERS)}]
+    members: [{", ".join(USERS + REMOVABLE_USERS)}]
 """
 
 
@@ -150,8 +150,8 @@ class HubPlatform:
     def token(self, user: str) -> str:
         """Return a new token with a member's permissions."""
         scopes = ["access:services!service=runai", "custom:runai:submit"]
-        made = self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
-        return str(made.raise_for_status().json()["token"])
+        reply = self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
+        return str(reply.raise_for_status().json()["token"])
 
     @contextmanager
     def browser(self, user: str) -> Iterator[httpx.Client]:
@@ -259,14 +259,14 @@ def running_hub(
     """Run a platform for the block, with these lines before ours; remove what it started."""
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
-    for user in USERS + LEAVERS:
+    for user in USERS + REMOVABLE_USERS:
         Accounts(directory).add(user, PASSWORD)
     (data_dir / "jupyterhub_config.py").write_text(f"{admins_lines}{OWN_CONFIG}")
     (data_dir / "projects.yaml").write_text(PROJECTS)
     platform = HubPlatform(data_dir, free_port(), shell or {})
     try:
         platform.start()
-        for user in USERS + LEAVERS:
+        for user in USERS + REMOVABLE_USERS:
             platform.http.post(f"/hub/api/users/{user}").raise_for_status()
         yield platform
     finally:

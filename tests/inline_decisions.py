@@ -2,7 +2,7 @@
 
 inline_scheduler   the scheduler of the service, for tests of everything but the worker's process
 InlinePipe         a worker that answers at once
-FaultyPipe         a worker that dies, is late, or answers what was not asked
+FaultyPipe         a worker that dies, is late, or answers another request
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class InlinePipe:
         self.put(self.reply_to(request))
 
     def reply_to(self, request: Request) -> Reply:
-        what = pickle.loads(pickle.dumps(request.payload))
-        decides = isinstance(what, Decide)
-        answer = self._decisions.decide(what) if decides else self._decisions.answer(what)
+        payload = pickle.loads(pickle.dumps(request.payload))
+        decides = isinstance(payload, Decide)
+        answer = self._decisions.decide(payload) if decides else self._decisions.answer(payload)
         reply: Reply = pickle.loads(pickle.dumps(Reply(request.number, answer)))
         return reply
 

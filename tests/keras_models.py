@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 random = np.random.default_rng(0)
-X = random.normal(size=(112, 8)).astype("float32")
+FEATURES = random.normal(size=(112, 8)).astype("float32")
 LABELS = random.integers(0, 3, size=112)
 
 
@@ -24,7 +24,7 @@ def network(*, seed: int = 1) -> Any:
     )
 
 
-def classify() -> dict[str, Any]:
+def compile_options() -> dict[str, Any]:
     """Return what compile takes besides an optimizer."""
     return {
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -39,7 +39,7 @@ def weights(model: Any) -> Any:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-def apart(model: Any, other: Any) -> float:
+def weight_distance(model: Any, other: Any) -> float:
     """Return the relative distance of two models' weights."""
     mine, theirs = weights(model), weights(other)
     return float(np.linalg.norm(mine - theirs) / np.linalg.norm(theirs))

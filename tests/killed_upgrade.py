@@ -1,7 +1,7 @@
 """Open a database that needs creation or an upgrade, killed after each statement.
 
-`python killed_upgrade.py cluster|ledger PLACE [again]`: a child opens a missing file or, with
-`again`, a file that lacks a made-up newest revision, and kills itself with SIGKILL after its first
+`python killed_upgrade.py cluster|ledger PLACE [upgrade]`: a child opens a missing file or, with
+`upgrade`, a file that lacks a made-up newest revision. It kills itself with SIGKILL after its first
 statement, the next child after its second, and so on until one child succeeds. Prints the number of
 kills, and the errors found.
 """
@@ -87,9 +87,9 @@ def opens_until_killed(kind: str, path: Path, after: int) -> bool:
 
 def main() -> int:
     """Kill until one child succeeds; return the number of errors found."""
-    kind, place, again = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["again"]
-    path, expected, old = (place / f"{name}.sqlite" for name in (kind, "wanted", "old"))
-    if again:
+    kind, place, is_upgrade = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["upgrade"]
+    path, expected, old = (place / f"{name}.sqlite" for name in (kind, "expected", "old"))
+    if is_upgrade:
         KINDS[kind](old).close()
         shutil.copy(old, expected)
         for module, name, value in newest_revision(kind, place):
@@ -99,7 +99,7 @@ def main() -> int:
     for statements in count(1):
         for left in place.glob(f"{path.name}*"):
             left.unlink()
-        if again:
+        if is_upgrade:
             shutil.copy(old, path)
         if not opens_until_killed(kind, path, statements):
             print(f"{statements - 1} kills")

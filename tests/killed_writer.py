@@ -119,9 +119,9 @@ def main() -> int:
         if corruption := invalid_reason(path):
             print("broken:", corruption)
             wrong += 1
-        numbers, whole = read(path)
-        if len(numbers) <= acknowledged or numbers != [*range(len(numbers))] or not whole:
-            print(f"{acknowledged + 1} were acknowledged, {len(numbers)} are there, whole: {whole}")
+        numbers, is_complete = read(path)
+        if len(numbers) <= acknowledged or numbers != [*range(len(numbers))] or not is_complete:
+            print(f"{acknowledged + 1} acknowledged, {len(numbers)} found, whole: {is_complete}")
             wrong += 1
         acknowledged = len(numbers) - 1
     print(f"{kills} kills, {acknowledged + 1} stored")

@@ -19,8 +19,13 @@ from typing import Any
 import httpx
 
 from control_plane.lab import ClusterLab, allow_jobs
-from control_plane.processes import NODE, ProcessKubelet
-from hub_configurations import ADMINS, AS_ZERO_TO_JUPYTERHUB, DOCUMENTED, documented_values
+from control_plane.process_kubelet import NODE, ProcessKubelet
+from hub_configurations import (
+    ADMIN_SETTINGS,
+    DOCUMENTED_SETTINGS,
+    ZERO_TO_JUPYTERHUB_SETTINGS,
+    documented_values,
+)
 from hub_platform import PASSWORD, TESTER_TOKEN, USERS, HubPlatform
 from ports import free_ports
 from runai.hub_service.client import Client
@@ -134,14 +139,14 @@ class KubernetesHub(HubPlatform):
 
 @contextmanager
 def running_kubernetes_hub(
-    lab: ClusterLab, place: Path, *, gpus: int = 1, config: str = ADMINS
+    lab: ClusterLab, place: Path, *, gpus: int = 1, config: str = ADMIN_SETTINGS
 ) -> Iterator[KubernetesHub]:
     """Run hub, service and node for the block; remove everything they started."""
     plane, namespace, ports = lab.plane, lab.namespace.name, free_ports(3)
     allow_jobs(plane, namespace)
     (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
     (place / "values.yaml").write_text(documented_values(f"http://127.0.0.1:{ports[2]}"))
-    (place / "config.py").write_text(AS_ZERO_TO_JUPYTERHUB + DOCUMENTED + config)
+    (place / "config.py").write_text(ZERO_TO_JUPYTERHUB_SETTINGS + DOCUMENTED_SETTINGS + config)
     hub = KubernetesHub(place, ports[0])
     hub.lab = lab
     own = ("JUPYTERHUB", "RUNAI", "KUBE")

@@ -95,9 +95,9 @@ def begin_hub(plane: ControlPlane) -> None:
         | {"spec": {"selector": {"app": "hub"}, "ports": [{"port": 8081}]}},
         {"apiVersion": "v1", "kind": "Pod", "spec": _pod()},
     ]
-    for found in objects:
-        found["metadata"] = {"name": "hub", "namespace": NAMESPACE, "labels": {"app": "hub"}}
-        plane.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+    for manifest in objects:
+        manifest["metadata"] = {"name": "hub", "namespace": NAMESPACE, "labels": {"app": "hub"}}
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
 
 class NodesHub:
@@ -130,7 +130,7 @@ class NodesHub:
 
         def ready() -> bool:
             found = self.http.get(f"/users/{user}").json()["servers"].get("", {})
-            assert found, "it has failed, or was never asked for"
+            assert found, "it has failed, or was not requested"
             return bool(found["ready"])
 
         eventually(ready, within=COMES_UP_WITHIN_S, what=f"{user}'s server")
@@ -172,7 +172,7 @@ def _pod() -> dict[str, Any]:
         "image": RUNAI,
         "command": ["python", "-m", "jupyterhub", "-f", "/etc/hub/config.py"],
         "workingDir": "/tmp",
-        "env": [{"name": name, **of} for name, of in env.items()],
+        "env": [{"name": name, **source} for name, source in env.items()],
         "volumeMounts": [{"name": "config", "mountPath": "/etc/hub"}],
     }
     return {

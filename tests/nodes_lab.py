@@ -22,7 +22,7 @@ from runai.hub_service.agent.processes.pod_resources import PodResources
 from runai.hub_service.client import Client
 from waiting import eventually
 
-RUNS = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
+PRINT_DEVICES = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
 COMES_UP_WITHIN_S = 180
 RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
 
@@ -42,7 +42,7 @@ class NodesLab(ClusterLab):
             what=f"{name} is seen",
         )
 
-    def runs(self, name: str) -> dict[str, Any]:
+    def wait_until_ready(self, name: str) -> dict[str, Any]:
         """Wait until a pod is ready; return it."""
 
         def ready() -> dict[str, Any]:
@@ -53,15 +53,15 @@ class NodesLab(ClusterLab):
 
         return eventually(ready, within=150, what=f"{name} runs")
 
-    def sees(self, name: str) -> str:
+    def visible_devices(self, name: str) -> str:
         """Return the devices that a pod's container sees, once it runs."""
-        self.runs(name)
+        self.wait_until_ready(name)
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}/log"
         return printed_devices(
-            eventually(lambda: self.plane.request("GET", path), what=f"{name} says it")
+            eventually(lambda: self.plane.request("GET", path), what=f"{name} prints its devices")
         )
 
-    def running_of(self, job: str) -> list[dict[str, Any]]:
+    def running_pods(self, job: str) -> list[dict[str, Any]]:
         """Wait until a Job has a running pod; return all its running pods."""
 
         def found() -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class NodesLab(ClusterLab):
     def condition(self, name: str, kind: str) -> dict[str, str]:
         """Return a condition of a pod, empty before the pod has it."""
         found = self.namespace.pod(name)["status"].get("conditions", ())
-        return next((each for each in found if each["type"] == kind), {})
+        return next((condition for condition in found if condition["type"] == kind), {})
 
     def renew_agent(self, node: str, service: Client) -> None:
         """Replace a node's agent, and wait until the new one reports healthy devices."""
@@ -101,8 +101,8 @@ class NodesLab(ClusterLab):
         yield
         self.plane.kubectl("taint", "node", node, f"{key}-")
 
-    def event_message(self, name: str, word: str) -> str:
-        """Return the message of a pod's Event with reason `word`, once there is one."""
+    def event_message(self, name: str, reason: str) -> str:
+        """Return the message of a pod's Event with this reason, once there is one."""
 
         def found() -> str:
             path = f"/api/v1/namespaces/{self.namespace.name}/events"
@@ -110,12 +110,12 @@ class NodesLab(ClusterLab):
                 (
                     str(event["message"])
                     for event in self.plane.request("GET", path)["items"]
-                    if (event["reason"], event["involvedObject"]["name"]) == (word, name)
+                    if (event["reason"], event["involvedObject"]["name"]) == (reason, name)
                 ),
                 "",
             )
 
-        return eventually(found, what=f"{name} is told {word}")
+        return eventually(found, what=f"an Event {reason} of {name}")
 
     def kubelet_allocations(self, node: int) -> dict[str, list[str]]:
         """Return the devices of each pod, from the kubelet's own records."""
@@ -129,8 +129,8 @@ class NodesLab(ClusterLab):
     def reservations(self) -> dict[str, dict[str, Any]]:
         """Return the reservation pods, by their device."""
         found = self.plane.request("GET", RESERVATIONS)["items"]
-        notes = (one["metadata"].get("annotations", {}) for one in found)
-        devices = [of.get("run.ai/reserve_for_gpu_index", "") for of in notes]
+        notes = (pod["metadata"].get("annotations", {}) for pod in found)
+        devices = [annotations.get("run.ai/reserve_for_gpu_index", "") for annotations in notes]
         return dict(zip(devices, found, strict=True))
 
     def remove(self) -> None:
@@ -153,20 +153,20 @@ def session(
 ) -> Any:
     """Return a session's pod that prints its devices, and then sleeps."""
     notes = {"gpu-fraction": part, "gpu-fraction-num-devices": str(devices)} if part else {}
-    made = pod(name, gpus, project=project, annotations=notes, **spec)
-    return _running(made, made["spec"])
+    manifest = pod(name, gpus, project=project, annotations=notes, **spec)
+    return _running(manifest, manifest["spec"])
 
 
 def training(name: str, gpus: int = 1, *, project: str) -> Any:
     """Return a Job of one such pod."""
-    made = job(name, gpus, project=project)
-    return _running(made, made["spec"]["template"]["spec"])
+    manifest = job(name, gpus, project=project)
+    return _running(manifest, manifest["spec"]["template"]["spec"])
 
 
 def foreign_whole_gpu_pod(name: str, gpus: int, **spec: Any) -> Any:
     """Return a pod of whole GPUs for Kubernetes' own scheduler, unless its spec names a node."""
-    made = pod(name, gpus, schedulerName="default-scheduler", **spec)
-    return _running(made, made["spec"])
+    manifest = pod(name, gpus, schedulerName="default-scheduler", **spec)
+    return _running(manifest, manifest["spec"])
 
 
 def on_node(node: str) -> dict[str, Any]:
@@ -252,18 +252,18 @@ def _stays(pod: Any) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
 
 
-def _running(made: Any, spec: Any) -> Any:
+def _running(manifest: Any, spec: Any) -> Any:
     spec |= {"terminationGracePeriodSeconds": 1}
-    spec["containers"][0] |= {"image": RUNAI, "command": ["sh", "-c", RUNS]}
-    return made
+    spec["containers"][0] |= {"image": RUNAI, "command": ["sh", "-c", PRINT_DEVICES]}
+    return manifest
 
 
-def mounting(made: Any, claim: str) -> Any:
+def mounting(manifest: Any, claim: str) -> Any:
     """Let a pod mount a claim at /home, and write its visible devices to /home/seen."""
-    spec = made["spec"]
+    spec = manifest["spec"]
     spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
     container = spec["containers"][0]
     container["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
     shell, option, runs = container["command"]
     container["command"] = [shell, option, f"echo $NVIDIA_VISIBLE_DEVICES >/home/seen; {runs}"]
-    return made
+    return manifest

@@ -11,10 +11,10 @@ from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
-def workload(name: str, state: str = "running", **given: Any) -> WorkloadView:
+def workload(name: str, state: str = "running", **fields: Any) -> WorkloadView:
     """Make a job of bob's in project vision that requests one GPU."""
-    project = given.pop("project", "vision")
-    usual = {
+    project = fields.pop("project", "vision")
+    defaults = {
         "id": f"{project}/{name}",
         "project": project,
         "name": name,
@@ -28,12 +28,12 @@ def workload(name: str, state: str = "running", **given: Any) -> WorkloadView:
         "manageable": True,
         "version": "1",
     }
-    return WorkloadView.model_validate({**usual, **given})
+    return WorkloadView.model_validate({**defaults, **fields})
 
 
-def project(name: str, **given: Any) -> ProjectView:
+def project(name: str, **fields: Any) -> ProjectView:
     """Make a project of quota 2.5."""
-    return ProjectView.model_validate({"name": name, "quota": 2.5, "build_quota": 2.5, **given})
+    return ProjectView.model_validate({"name": name, "quota": 2.5, "build_quota": 2.5, **fields})
 
 
 def overview(

@@ -102,10 +102,10 @@ def restarted_server() -> Iterator[RestartedServer]:
     """Yield a server with an empty database; remove it afterwards."""
     with postgres_server(durable=True) as address:
         folder = Path(address.partition("host=")[2])
-        found = RestartedServer(address.format("postgres"), folder, [])
-        found.command = psutil.Process(found.pid()).cmdline()
+        server = RestartedServer(address.format("postgres"), folder, [])
+        server.command = psutil.Process(server.pid()).cmdline()
         try:
-            yield found
+            yield server
         finally:
-            if found.running is not None and found.running.poll() is None:
-                found.stop()
+            if server.running is not None and server.running.poll() is None:
+                server.stop()

@@ -25,13 +25,13 @@ def messages(fields: Mapping[str, Sequence[tuple[str, int, str, str]]]) -> dict[
     file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto3")
     for name, definitions in fields.items():
         message = file.message_type.add(name=name)
-        for field, number, kind, label in definitions:
-            made = message.field.add(name=field, number=number)
-            made.label = made.LABEL_REPEATED if label else made.LABEL_OPTIONAL
+        for field_name, number, kind, label in definitions:
+            field = message.field.add(name=field_name, number=number)
+            field.label = field.LABEL_REPEATED if label else field.LABEL_OPTIONAL
             if kind in _SCALARS:
-                made.type = getattr(made, f"TYPE_{kind.upper()}")
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
             else:
-                made.type, made.type_name = made.TYPE_MESSAGE, f".{package}.{kind}"
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

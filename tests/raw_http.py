@@ -22,7 +22,7 @@ REQUEST_LINE = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1\r\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([^\x00\r\n]*)\r\n")
 FRAMING = {b"content-length": re.compile(rb"\d+"), b"transfer-encoding": re.compile(rb"chunked")}
 CHUNK_SIZE, END = re.compile(rb"[0-9A-Fa-f]{1,16}\r\n"), re.compile(rb"\r\n")
-PIECE = 65_536
+READ_BYTES = 65_536
 
 
 @dataclass
@@ -113,7 +113,7 @@ class _Connection(StreamRequestHandler):
     def _answer(self, request: Received) -> None:
         answer = self.server.respond(request)
         self.wfile.write(answer)
-        while answer.startswith(b"HTTP/1.1 101") and (piece := self.rfile.read1(PIECE)):
+        while answer.startswith(b"HTTP/1.1 101") and (piece := self.rfile.read1(READ_BYTES)):
             self.server.tunnelled += len(piece)
 
     def _body(self, request: Received) -> Iterator[bytes]:
@@ -135,7 +135,7 @@ class _Connection(StreamRequestHandler):
 
     def _exactly(self, size: int) -> Iterator[bytes]:
         while size:
-            piece = self.rfile.read1(min(size, PIECE))
+            piece = self.rfile.read1(min(size, READ_BYTES))
             if not piece:
                 raise ConnectionError("the body ends too early")
             size -= len(piece)
@@ -206,7 +206,7 @@ def is_readable(connection: socket.socket) -> bool:
 def wait_for_end(connection: socket.socket) -> None:
     """Receive until the other side closes the connection."""
     with suppress(ConnectionError):
-        while connection.recv(PIECE):
+        while connection.recv(READ_BYTES):
             pass
 
 

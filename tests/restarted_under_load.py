@@ -43,19 +43,22 @@ class Acknowledged:
         expected = dict.fromkeys(self.remaining, runs)
         expected |= {name: {"suspended", "stopping"} for name in self.suspended}
         return [
-            *(f"{one.message} was an answer" for one in self.failed),
-            *(f"{name} is there though it is not" for name in states.keys() - self.remaining),
+            *(f"{error.message} was an answer" for error in self.failed),
+            *(
+                f"{name} exists though it was deleted, or never submitted"
+                for name in states.keys() - self.remaining
+            ),
             *(f"{name} is lost" for name in self.remaining - states.keys()),
             *(f"{n} is {s}" for n, s in states.items() if s not in expected.get(n, {s})),
-            *(f"{n} was given {k} times" for n, k in Counter(self.submitted).items() if k > 1),
+            *(f"{n} was submitted {k} times" for n, k in Counter(self.submitted).items() if k > 1),
         ]
 
 
-Act = Callable[[Client, Acknowledged, int], None]
+ClientAction = Callable[[Client, Acknowledged, int], None]
 """An action that a client repeats; the integer counts its calls from 1."""
 
 
-def submit(client: Client, acknowledged: Acknowledged, name: str | None = None) -> str:
+def _submit(client: Client, acknowledged: Acknowledged, name: str | None = None) -> str:
     # Without a name: only the idempotency key distinguishes a retry from another submission.
     request = SubmitRequest(
         name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
@@ -65,48 +68,50 @@ def submit(client: Client, acknowledged: Acknowledged, name: str | None = None) 
     return workload.id
 
 
-def submits(client: Client, acknowledged: Acknowledged, _number: int) -> None:
+def submit_workload(client: Client, acknowledged: Acknowledged, _number: int) -> None:
     """Submit a workload."""
-    submit(client, acknowledged)
+    _submit(client, acknowledged)
 
 
-def suspends(client: Client, acknowledged: Acknowledged, _number: int) -> None:
+def suspend_workload(client: Client, acknowledged: Acknowledged, _number: int) -> None:
     """Submit a workload, and suspend it."""
-    workload = submit(client, acknowledged)
+    workload = _submit(client, acknowledged)
     client.suspend(workload)
     acknowledged.suspended.append(workload)
 
 
-def deletes(client: Client, acknowledged: Acknowledged, number: int) -> None:
+def delete_workload(client: Client, acknowledged: Acknowledged, number: int) -> None:
     """Submit a workload, and delete it."""
-    workload = submit(client, acknowledged, f"gone-{number}")
+    workload = _submit(client, acknowledged, f"gone-{number}")
     with suppress(NotFound):  # the first answer was lost; the retry confirms the deletion
         client.delete(workload)
     acknowledged.deleted.append(workload)
 
 
-def changes(client: Client, acknowledged: Acknowledged, number: int) -> None:
+def change_quota(client: Client, acknowledged: Acknowledged, number: int) -> None:
     """Change a project's quota."""
     client.put_project("side", ProjectPut(quota=number))
     acknowledged.quotas.append(number)
 
 
 @contextmanager
-def running_clients(url: str, acts: Sequence[tuple[Act, str]]) -> Iterator[Acknowledged]:
-    """Repeat each act with a client of its own, in a thread; all have ended at the exit."""
+def running_clients(
+    url: str, actions: Sequence[tuple[ClientAction, str]]
+) -> Iterator[Acknowledged]:
+    """Repeat each action with a client of its own, in a thread; all have ended at the exit."""
     acknowledged, enough = Acknowledged(), threading.Event()
 
-    def repeat_act(act: Act, token: str) -> None:
+    def repeat_action(action: ClientAction, token: str) -> None:
         with Client(url, token, patience_s=120) as client:
             for number in itertools.count(1):
                 try:
-                    act(client, acknowledged, number)
+                    action(client, acknowledged, number)
                 except RunaiError as error:
                     acknowledged.failed.append(error)
                 if enough.is_set():
                     return
 
-    threads = [threading.Thread(target=repeat_act, args=each) for each in acts]
+    threads = [threading.Thread(target=repeat_action, args=each) for each in actions]
     for thread in threads:
         thread.start()
     try:

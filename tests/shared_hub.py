@@ -4,11 +4,11 @@
 |---|---|
 | `real_hub` | JupyterHub and the service it manages, two simulated GPUs (`users_hub`) |
 | `one_gpu` | `runai up` with one simulated GPU, no JupyterLab extensions (`hub_platform`) |
-| `five_gpus` | `runai up` with five simulated GPUs, JupyterLab complete (`e2e.running`) |
+| `five_gpus` | `runai up` with five simulated GPUs, JupyterLab complete (`e2e.runai_up`) |
 
 A test leaves them as it found them, or uses users and projects of its own. These need their own:
-embedded/test_liveness_probe (the service must answer within 8 s), e2e/test_idle_clicks (a driver
-that makes the devices look real), spawner/test_inherited_environment (a shell with proxies),
+embedded/test_liveness_probe (the service must answer within 8 s), e2e/test_idle_gpu_buttons (a
+driver that makes the devices look real), spawner/test_inherited_environment (a shell with proxies),
 e2e/test_readme (only a new home is given the examples), e2e/test_backup_and_restore and
 e2e/test_elastic_jobs (slow).
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from e2e.running import Platform
+    from e2e.runai_up import Platform
     from hub_platform import HubPlatform
     from users_hub import Hub
 
@@ -52,7 +52,7 @@ def one_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
 
 @pytest.fixture(scope="session")
 def five_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    from e2e.running import Platform
+    from e2e.runai_up import Platform
 
     platform = Platform(tmp_path_factory.mktemp("five-gpus"), environment=GROWS_AT_ONCE)
     platform.start()

@@ -84,7 +84,7 @@ class Start:
         return word in self.output()
 
 
-HANGS = """
+HANGING_SUPERVISOR = """
 import os, sys, time
 sys.path[:0] = {folders!r}
 import checkpoint_check, code_note, program_files, subreaper
@@ -111,7 +111,7 @@ def let_hang(
     folders, pid = [str(here), str(here.parents[2] / "processes")], folder / "hanging.pid"
     values = {"folders": folders, "pid": str(pid), "within": within}
     program = folder / "hangs.py"
-    program.write_text(HANGS.format(reading=reading, limit=limit, **values))
+    program.write_text(HANGING_SUPERVISOR.format(reading=reading, limit=limit, **values))
     monkeypatch.setattr(attempt, "SUPERVISOR", program)
     return pid
 

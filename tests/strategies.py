@@ -132,11 +132,11 @@ def workloads(draw: st.DrawFn, index: int, owners: list[str]) -> Workload:
 
 
 @st.composite
-def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
+def pending(draw: st.DrawFn, *, max_workloads: int = 9) -> Snapshot:
     """Draw a snapshot in which nothing runs yet."""
     owned = draw(projects())
     owners = [project.name for project in owned]
-    count = draw(st.integers(1, most))
+    count = draw(st.integers(1, max_workloads))
     return Snapshot(
         now=1000,
         policy=Policy(
@@ -153,9 +153,9 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
+def snapshots(draw: st.DrawFn, *, max_workloads: int = 9) -> Snapshot:
     """Draw a snapshot in which some workloads already run, wherever there was room."""
-    snapshot = draw(pending(most=most))
+    snapshot = draw(pending(max_workloads=max_workloads))
     placer = CarelessPlacer(snapshot)
     placed = []
     for workload in snapshot.workloads:
@@ -167,9 +167,9 @@ def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 
 
 @st.composite
-def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
+def changed(draw: st.DrawFn, *, max_workloads: int = 9) -> Snapshot:
     """Draw a snapshot whose admins lower quotas and limits, or remove a user, while work runs."""
-    snapshot = draw(snapshots(most=most))
+    snapshot = draw(snapshots(max_workloads=max_workloads))
 
     def lowered(project: Project) -> Project:
         number = MilliGpu(draw(st.sampled_from([0, 500, 1000])))
@@ -187,7 +187,7 @@ def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 @st.composite
 def impossible(draw: st.DrawFn) -> Snapshot:
     """Draw a snapshot that no cluster should be in: overbooked, half reserved, partly unknown."""
-    snapshot = draw(pending(most=6))
+    snapshot = draw(pending(max_workloads=6))
     names = [*(node.name for node in snapshot.nodes), "gone"]
 
     def anywhere(worker: Worker) -> Worker:

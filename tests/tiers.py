@@ -27,14 +27,14 @@ PLACES = {
     "check": (
         *("clusters/kubernetes", "contract", "input", "meta", "scheduler", "simulation"),
         *(
-            "cli/test_doctor_of_a_platform.py",
+            "cli/test_doctor_platform_checks.py",
             "cli/test_login_refusals.py",
             "cli/test_program_argument.py",
         ),
-        *("cli/test_up.py", "cli/test_command_list.py", "cli/test_tables.py"),
-        *("cli/test_top_views.py", "cli/test_values.py"),
+        *("cli/test_schedule_and_up.py", "cli/test_command_list.py", "cli/test_tables.py"),
+        *("cli/test_top_views.py", "cli/test_param_types.py"),
         *("widgets/test_colours.py", "widgets/test_gpu_cell.py", "widgets/test_live.py"),
-        *("widgets/test_mistakes.py", "widgets/test_page.py", "widgets/test_request.py"),
+        *("widgets/test_invalid_input.py", "widgets/test_page.py", "widgets/test_request.py"),
         *("widgets/test_state.py", "widgets/test_text.py", "widgets/test_timeline.py"),
     ),
     "all": (
@@ -48,11 +48,11 @@ PLACES = {
         ),
         *(
             "clusters/local/test_crash.py",
-            "clusters/local/test_forgetting.py",
-            "clusters/local/test_frozen.py",
+            "clusters/local/test_interrupted_deletion.py",
+            "clusters/local/test_frozen_supervisor.py",
         ),
         *("clusters/local/test_hostile.py", "clusters/local/test_killed_writer.py"),
-        *("clusters/local/test_many_files.py", "clusters/local/test_no_room.py"),
+        *("clusters/local/test_many_files.py", "clusters/local/test_supervisor_full_disk.py"),
         *(
             "service/server/test_memory.py",
             "service/api/test_openapi.py",
@@ -117,6 +117,6 @@ def not_played(played: frozenset[str], skips: Iterable[str]) -> Iterator[str]:
     why = Counter(reason for reason in skips if reason.partition(":")[0] in CAPABILITIES)
     for reason, tests in sorted(why.items()):
         yield f"{tests} {'test' if tests == 1 else 'tests'} of {reason}"
-    for name, what in TIERS.items():
+    for name, content in TIERS.items():
         if name not in played:
-            yield f"{what}: make {name if name in {'check', 'test'} else f'test-{name}'}"
+            yield f"{content}: make {name if name in {'check', 'test'} else f'test-{name}'}"

@@ -107,14 +107,14 @@ def open_folder() -> Iterator[Path]:
 def accounts() -> Iterator[Accounts]:
     """Make a home for each user, which that user can reach."""
     with open_folder() as folder:
-        there = Accounts(folder)
+        users = Accounts(folder)
         for user, uid in UIDS.items():
             home = folder / user
             home.mkdir(mode=0o700)
             if os.geteuid() == 0:
                 os.chown(home, uid, uid)
-            there.answer(user, there.entry(user))
-        yield there
+            users.answer(user, users.entry(user))
+        yield users
 
 
 @contextmanager

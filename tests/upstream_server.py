@@ -21,12 +21,12 @@ class Upstream:
     """A single-user server, as far as a proxy sees it."""
 
     url: str = ""
-    seen: list[web.Request] = field(default_factory=list)
-    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: list[web.Request] = field(default_factory=list)
+    may_continue: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a test to let a stream continue."""
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    browser_left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once a stream has noticed that the browser left."""
-    closed_with: asyncio.Future[int] = field(default_factory=asyncio.Future)
+    close_code: asyncio.Future[int] = field(default_factory=asyncio.Future)
     """The close code of a websocket."""
 
     def app(self) -> web.Application:
@@ -45,7 +45,7 @@ class Upstream:
         return app
 
     async def echo(self, request: web.Request) -> web.Response:
-        self.seen.append(request)
+        self.requests.append(request)
         answer = {
             "method": request.method,
             "path": request.raw_path,
@@ -64,10 +64,10 @@ class Upstream:
         await response.prepare(request)
         try:
             await response.write(b"data: first\n\n")
-            await self.go_on.wait()
+            await self.may_continue.wait()
             await response.write(b"data: second\n\n")
         except (asyncio.CancelledError, ConnectionResetError):
-            self.left.set()
+            self.browser_left.set()
             raise
         return response
 
@@ -89,7 +89,7 @@ class Upstream:
         return response
 
     async def checksum(self, request: web.Request) -> web.Response:
-        self.seen.append(request)
+        self.requests.append(request)
         digest = hashlib.sha256()
         async for chunk in request.content.iter_any():
             digest.update(chunk)
@@ -99,7 +99,7 @@ class Upstream:
         return web.Response(status=403, text="not yours")
 
     async def websocket(self, request: web.Request) -> web.WebSocketResponse:
-        self.seen.append(request)
+        self.requests.append(request)
         socket = web.WebSocketResponse(
             protocols=["v1.kernel.websocket.jupyter.org"], autoping=False, max_msg_size=0
         )
@@ -121,6 +121,6 @@ class Upstream:
                     case WSMsgType.PING:
                         await socket.pong(message.data)
         finally:  # cancelled if the connection broke
-            if not self.closed_with.done():
-                self.closed_with.set_result(socket.close_code or WSCloseCode.ABNORMAL_CLOSURE)
+            if not self.close_code.done():
+                self.close_code.set_result(socket.close_code or WSCloseCode.ABNORMAL_CLOSURE)
         return socket

@@ -29,13 +29,13 @@ PASSWORD = "a-password-of-the-tests"
 HUB_TOKEN = "hub-secret"
 NODE_TOKEN = "token-of-the-node-of-the-tests"
 NODE = socket.gethostname()
-TESTER = "token-of-the-tester"
-READER = "token-with-the-rights-of-the-service"
-IMPOSTOR = "token-of-the-service-named-ana"
-OPEN = "access:services!service=runai"
-SUBMIT = "custom:runai:submit"
-ADMIN = "custom:runai:admin"
-ROOT = "/services/runai/"
+TESTER_TOKEN = "token-of-the-tester"
+READER_TOKEN = "token-with-the-rights-of-the-service"
+IMPOSTOR_TOKEN = "token-of-the-service-named-ana"
+ACCESS_SCOPE = "access:services!service=runai"
+SUBMIT_SCOPE = "custom:runai:submit"
+ADMIN_SCOPE = "custom:runai:admin"
+SERVICE_PATH = "/services/runai/"
 
 CONFIG = """
 import sys
@@ -46,7 +46,7 @@ c.JupyterHub.proxy_class = "runai-caddy"
 c.CaddyProxy.folder = "{data}/proxy"
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.db_url = "sqlite:///{data}/jupyterhub.sqlite"
-# Whoever finds it locked is told at once, not after five seconds.
+# A locked database is an error at once, not after five seconds.
 c.JupyterHub.db_kwargs = {{"connect_args": {{"check_same_thread": False, "timeout": 0.1}}}}
 c.JupyterHub.cookie_secret_file = "{data}/cookie_secret"
 c.JupyterHub.pid_file = ""
@@ -120,7 +120,7 @@ class Hub:
     @property
     def admin(self) -> httpx.Client:
         return httpx.Client(
-            base_url=self.url, headers={"Authorization": f"token {TESTER}"}, timeout=60
+            base_url=self.url, headers={"Authorization": f"token {TESTER_TOKEN}"}, timeout=60
         )
 
     def token(self, user: str, *scopes: str) -> str:
@@ -141,7 +141,7 @@ class Hub:
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
-            return http.request(method, f"{ROOT}{path}", **request)
+            return http.request(method, f"{SERVICE_PATH}{path}", **request)
 
 
 @contextmanager
@@ -156,12 +156,12 @@ def users_hub(data: Path) -> Iterator[Hub]:
             service_port=free_port(),
             data=data,
             password=PASSWORD,
-            tester=TESTER,
-            impostor=IMPOSTOR,
-            reader=READER,
-            open=OPEN,
-            submit=SUBMIT,
-            admin=ADMIN,
+            tester=TESTER_TOKEN,
+            impostor=IMPOSTOR_TOKEN,
+            reader=READER_TOKEN,
+            open=ACCESS_SCOPE,
+            submit=SUBMIT_SCOPE,
+            admin=ADMIN_SCOPE,
             hub_token=HUB_TOKEN,
             node_token=NODE_TOKEN,
         )
@@ -175,7 +175,9 @@ def users_hub(data: Path) -> Iterator[Hub]:
             env={k: v for k, v in os.environ.items() if not k.startswith("JUPYTERHUB")},
         )
     try:
-        eventually(lambda: _answers(f"http://127.0.0.1:{port}{ROOT}health", process), within=180)
+        eventually(
+            lambda: _answers(f"http://127.0.0.1:{port}{SERVICE_PATH}health", process), within=180
+        )
         yield Hub(f"http://127.0.0.1:{port}", data)
     except AssertionError:
         print((data / "log").read_text())
@@ -195,7 +197,7 @@ def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
 
 def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:
     """Open the page as a browser does: it redirects to the hub's form and back."""
-    form = browser.get(ROOT)
+    form = browser.get(SERVICE_PATH)
     assert form.url.path == "/hub/login"
     xsrf = re.search(r'name="_xsrf" value="([^"]+)"', form.text)
     assert xsrf is not None
@@ -204,4 +206,4 @@ def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:
 
 
 def login_cookies(browser: httpx.Client) -> dict[str, Any]:
-    return {c.name: c for c in browser.cookies.jar if c.path == ROOT}
+    return {c.name: c for c in browser.cookies.jar if c.path == SERVICE_PATH}

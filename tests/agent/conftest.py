@@ -1,8 +1,8 @@
 """Fixtures of the agent's tests: processes that really run, and devices that they hold.
 
-start         start a process: start(busy=True, mib=50, how="detached", env={...}) -> its Process
+start         start a process: start(busy=True, mib=50, relation="detached") -> its Process
 allocate      an allocation: allocate("vision/a", 0, process=p)
-holders       two processes that sleep, the same for all tests of a file
+sleeping_processes   two processes, the same for all tests of a file
 nvml          the fake NVML library, compiled once; nvml.write(...) scripts it (needs `cc`)
 harness       devices of one kind and the processes that use them; harness.kind names it
 """
@@ -35,11 +35,11 @@ from waiting import eventually
 # Prints its PID, and for "grandchild" and "detached" runs itself once more below.
 PROGRAM = """
 import os, signal, subprocess, sys
-how, busy, mib = sys.argv[1], sys.argv[2] == "busy", int(sys.argv[3])
-if how != "child":
+relation, busy, mib = sys.argv[1], sys.argv[2] == "busy", int(sys.argv[3])
+if relation != "child":
     again = [sys.executable, __file__, "child", *sys.argv[2:]]
-    below = subprocess.Popen(again, start_new_session=how == "detached")
-    if how == "detached":
+    below = subprocess.Popen(again, start_new_session=relation == "detached")
+    if relation == "detached":
         os._exit(0)
     sys.exit(below.wait())
 ballast = b"x" * (mib << 20)
@@ -71,11 +71,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *,
         busy: bool = False,
         mib: int = 0,
-        how: str = "child",
+        relation: str = "child",
         env: dict[str, str] | None = None,
     ) -> psutil.Process:
         first = subprocess.Popen(
-            [sys.executable, str(program), how, "busy" if busy else "idle", str(mib)],
+            [sys.executable, str(program), relation, "busy" if busy else "idle", str(mib)],
             env=os.environ | {"RUNAI_CHECKPOINT_DIR": str(tmp_path)} | (env or {}),
             stdout=subprocess.PIPE,
         )
@@ -84,7 +84,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         first.stdout.close()
         started.append(last)
         if last.pid != first.pid:
-            if how == "detached":
+            if relation == "detached":
                 first.wait()
             else:
                 started.append(psutil.Process(first.pid))
@@ -103,7 +103,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="module")
-def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
+def sleeping_processes() -> Iterator[tuple[psutil.Process, psutil.Process]]:
     """Start two sleeping processes for tests that only need their pids."""
     with (
         subprocess.Popen(["/bin/sleep", "3600"]) as first,
@@ -177,7 +177,7 @@ def nvml_615_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _compiled(source: str, folder: Path) -> Path:
     compiler = shutil.which("cc")
-    assert compiler is not None, "whoever asks for this has the marker cc"
+    assert compiler is not None, "tests of this fixture have the marker cc"
     library = folder / "libnvidia-ml.so.1"
     options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
     path = Path(__file__).with_name(source)
@@ -210,9 +210,9 @@ class DeviceHarness:
         self.source = self.open()
         self.uuids = [device.uuid for device in self.source.devices()]
 
-    def use(self, device: int, *, busy: bool = True, mib: int = 0, **how: Any) -> psutil.Process:
+    def use(self, device: int, *, busy: bool = True, mib: int = 0, **more: Any) -> psutil.Process:
         """Start a process that uses a device."""
-        process = self.start_process(busy=busy and self.kind == "simulated", mib=mib, **how)
+        process = self.start_process(busy=busy and self.kind == "simulated", mib=mib, **more)
         self.users.append((process, device, busy, mib))
         return process
 

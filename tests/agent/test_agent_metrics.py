@@ -25,19 +25,19 @@ from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
-AGENT = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
-ENVIRONMENT = {
+AGENT_COMMAND = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
+AGENT_ENVIRONMENT = {
     "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # no server listens there
     "RUNAI_AGENT_TOKEN": "not-to-be-told",
     "RUNAI_NODE": "here",
     "RUNAI_SIMULATE": "2",
 }
-DEVICES = [device.uuid for device in SimulatedDevices(2, node="here").devices()]
+DEVICE_UUIDS = [device.uuid for device in SimulatedDevices(2, node="here").devices()]
 
 
 @contextmanager
 def running_agent(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(AGENT, env=os.environ | ENVIRONMENT | environment) as agent:
+    with subprocess.Popen(AGENT_COMMAND, env=os.environ | AGENT_ENVIRONMENT | environment) as agent:
         yield agent
         agent.terminate()
 
@@ -56,18 +56,17 @@ async def test_agent_serves_metrics_while_the_service_is_unreachable(free_port):
     address = f"127.0.0.1:{free_port()}"
     with running_agent(RUNAI_AGENT_METRICS=address) as agent:
         text = await eventually_async(lambda: scrape(address))
-        values = {
-            (sample.name, *sorted(sample.labels.values())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
 
-    assert {k[1:] for k in values if k[0] == "runai_agent_device_utilization_ratio"} == {
-        tuple(sorted(("here", device))) for device in DEVICES
-    }
-    assert values["runai_agent_polls_total", "here"] >= 1
-    assert values["runai_agent_reports_sent_total", "here"] == 0
-    assert values["process_cpu_seconds_total",] > 0
+    devices = [s.labels for s in samples if s.name == "runai_agent_device_utilization_ratio"]
+    node_values = {s.name: s.value for s in samples if s.labels == {"node": "here"}}
+    process_values = {s.name: s.value for s in samples if not s.labels}
+    assert sorted(devices, key=lambda labels: labels["device"]) == [
+        {"node": "here", "device": uuid} for uuid in sorted(DEVICE_UUIDS)
+    ]
+    assert node_values["runai_agent_polls_total"] >= 1
+    assert node_values["runai_agent_reports_sent_total"] == 0
+    assert process_values["process_cpu_seconds_total"] > 0
     assert agent.returncode == 0
 
 
@@ -87,7 +86,7 @@ async def test_agent_metrics_follow_conventions_and_prometheus_reads_them(tmp_pa
             )
 
     assert complaints.decode() == ""
-    assert {entry["metric"]["device"] for entry in series} == set(DEVICES)
+    assert {entry["metric"]["device"] for entry in series} == set(DEVICE_UUIDS)
 
 
 def test_agent_metrics_name_no_workload_user_or_process():
@@ -115,8 +114,8 @@ def test_metrics_address_in_use_does_not_stop_metering():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        environment = os.environ | ENVIRONMENT | {"RUNAI_AGENT_METRICS": address}
-        with subprocess.Popen(AGENT, env=environment, stderr=PIPE, text=True) as agent:
+        environment = os.environ | AGENT_ENVIRONMENT | {"RUNAI_AGENT_METRICS": address}
+        with subprocess.Popen(AGENT_COMMAND, env=environment, stderr=PIPE, text=True) as agent:
             assert agent.stderr is not None
             log_lines = [agent.stderr.readline(), agent.stderr.readline()]
             agent.terminate()
@@ -125,13 +124,13 @@ def test_metrics_address_in_use_does_not_stop_metering():
     assert "the service does not respond; reports are queued" in log_lines[1]
 
 
-@pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
-def test_invalid_agent_metrics_address_is_refused(text):
+@pytest.mark.parametrize("address", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
+def test_invalid_agent_metrics_address_is_refused(address):
     with pytest.raises(InvalidRequest, match="RUNAI_AGENT_METRICS is"):
-        AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
+        AgentSettings.parse(AGENT_ENVIRONMENT | {"RUNAI_AGENT_METRICS": address})
 
 
 def test_ipv6_metrics_address_is_parsed_from_brackets():
-    settings = AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
+    settings = AgentSettings.parse(AGENT_ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
 
     assert settings.metrics == ("::1", 9410)

@@ -13,14 +13,14 @@ from runai.hub_service.agent.enforcement.device_release import KILL_AFTER_S, Dev
 from runai.hub_service.agent.readings import Poll, ProcessReading
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
-KERNEL = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+KERNEL_PROGRAM = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
 
 @pytest.fixture
 def pids(eventually):
     """Return the PIDs of a server, its kernel, and the kernel's loading process."""
     server = psutil.Process()
-    with subprocess.Popen([sys.executable, "-c", KERNEL], stdin=subprocess.PIPE) as kernel:
+    with subprocess.Popen([sys.executable, "-c", KERNEL_PROGRAM], stdin=subprocess.PIPE) as kernel:
         children = psutil.Process(kernel.pid).children
         eventually(children)
         yield server.pid, kernel.pid, children()[0].pid
@@ -32,7 +32,7 @@ def poll_of(*pids: int) -> Poll:
 
 
 def test_gpu_release_terminates_the_kernel_then_its_child_and_not_the_server(pids):
-    server, kernel, loading = pids
+    server, kernel, loader = pids
     sent: list[tuple[int, int]] = []
     now = 0.0
 
@@ -53,12 +53,12 @@ def test_gpu_release_terminates_the_kernel_then_its_child_and_not_the_server(pid
         release=True,
     )
 
-    releaser.enforce(poll_of(server, loading, kernel), [lab])
+    releaser.enforce(poll_of(server, loader, kernel), [lab])
     assert sent == [(kernel, SIGTERM)]
 
     now = KILL_AFTER_S
-    releaser.enforce(poll_of(server, loading, kernel), [lab])
+    releaser.enforce(poll_of(server, loader, kernel), [lab])
     assert sent[1:] == [(kernel, SIGKILL)]
 
-    releaser.enforce(poll_of(server, loading), [lab])
-    assert sent[2:] == [(loading, SIGTERM)]
+    releaser.enforce(poll_of(server, loader), [lab])
+    assert sent[2:] == [(loader, SIGTERM)]

@@ -16,7 +16,7 @@ def test_devices_have_equal_numbers_uuids_and_names_after_a_restart(harness):
     devices = harness.source.devices()
     reopened = harness.open()
 
-    assert [d.index for d in devices] == [0, 1, 2]
+    assert [d.index for d in devices] == [0, 1, 2]  # the harness has three devices
     assert len({d.uuid for d in devices}) == 3
     assert all(d.memory_mib > 0 and d.healthy and d.name for d in devices)
     assert {d.simulated for d in devices} == {harness.kind == "simulated"}
@@ -80,7 +80,7 @@ def test_workload_without_a_process_has_zero_usage(harness, allocate):
 
 def test_detached_process_is_attributed_by_its_environment(harness, allocate):
     root = harness.use(0, busy=False)
-    harness.use(0, how="detached", env={"RUNAI_WORKLOAD": "vision/a"})
+    harness.use(0, relation="detached", env={"RUNAI_WORKLOAD": "vision/a"})
 
     samples = by_workload(
         harness.report([allocate("vision/a", harness.uuids[0], process=root)]), harness.uuids[0]
@@ -120,7 +120,7 @@ def test_workload_has_zero_usage_after_its_process_exited(harness, allocate, eve
     assert (sample.utilization, sample.memory_mib) == (0.0, 0)
 
 
-# -- choosing ------------------------------------------------------------------------------------
+# -- choice of devices ---------------------------------------------------------------------------
 
 
 def test_simulated_devices_replace_real_devices_when_requested(nvml):
@@ -136,7 +136,12 @@ def test_gpus_auto_selects_all_real_devices(nvml):
 
 
 @pytest.mark.parametrize(
-    "state", ["", "fault -1 nvmlInitWithFlags 9", "fault -1 nvmlDeviceGetCount_v2 999"]
+    "state",
+    [
+        pytest.param("", id="no GPU"),
+        pytest.param("fault -1 nvmlInitWithFlags 9", id="driver not loaded"),
+        pytest.param("fault -1 nvmlDeviceGetCount_v2 999", id="driver does not respond"),
+    ],
 )
 def test_gpus_auto_simulates_five_devices_if_no_real_device_answers(nvml, state):
     nvml.write(state)
@@ -166,10 +171,10 @@ def test_zero_gpus_open_no_devices():
     assert open_devices(0).devices() == []
 
 
-@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"simulate": -1}])
-def test_negative_number_of_gpus_is_refused(wrong):
+@pytest.mark.parametrize("options", [{"gpus": -1}, {"simulate": -1}])
+def test_negative_number_of_gpus_is_refused(options):
     with pytest.raises(InvalidRequest, match="-1 is not a number of GPUs"):
-        open_devices(**wrong)
+        open_devices(**options)
 
 
 def test_simulated_devices_differ_from_node_to_node():

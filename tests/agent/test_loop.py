@@ -17,9 +17,9 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, Ag
 from runai.hub_service.wire.errors import Forbidden, RunaiError, TooMany, Unavailable
 from runai.hub_service.wire.problems import error_from_reply
 
-NEVER = 1000.0
-SOON = 0.01
-POLLS = 100
+NEVER_S = 1000.0
+SOON_S = 0.01
+QUEUED_POLLS = 100
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Kubelet:
     def holders(self) -> dict[str, list[str]]:
         self.query_count += 1
         if self.is_away:
-            raise OSError("nobody is there")
+            raise OSError("no kubelet responds")
         return dict(self.devices_by_pod)
 
 
@@ -106,7 +106,7 @@ async def running_agent(source: DeviceSource, service: FakeService, **settings):
 
 
 async def test_agent_sends_reports_repeatedly(source, service, eventually_async):
-    async with running_agent(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON_S):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert {r.node for r in service.reports} == {"here"}
@@ -117,7 +117,7 @@ async def test_agent_polls_without_the_idle_wait_once_a_workload_is_allocated(
     source, service, allocate, eventually_async
 ):
     service.allocations = [allocate("vision/a", source.devices()[0].uuid)]
-    async with running_agent(source, service, idle_s=NEVER, busy_s=SOON):
+    async with running_agent(source, service, idle_s=NEVER_S, busy_s=SOON_S):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
@@ -129,7 +129,7 @@ async def test_agent_reports_usage_of_a_device_beside_an_allocation_without_a_uu
     """The reply to a report brings the allocations for the next one."""
     uuid = source.devices()[0].uuid
     service.allocations = [allocate("vision/a", uuid, ""), allocate("vision/b", "")]
-    async with running_agent(source, service, idle_s=SOON, busy_s=SOON):
+    async with running_agent(source, service, idle_s=SOON_S, busy_s=SOON_S):
         await eventually_async(lambda: len(service.reports) >= 3)
 
     assert [(s.workload, s.device) for s in service.reports[-1].samples] == [("vision/a", uuid)]
@@ -139,19 +139,19 @@ async def test_agent_reports_queued_during_an_outage_have_their_age(
     source, service, eventually_async
 ):
     service.refusal = Unavailable("away")
-    async with running_agent(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON_S):
         await eventually_async(lambda: service.refused and source.polls > 10)
         service.refusal = None
         await eventually_async(lambda: len(service.reports) > 10)
 
-    first, later = service.reports[0], service.reports[9]
+    first, tenth = service.reports[0], service.reports[9]
     total = sum(r.interval for r in service.reports)
     span = service.reports[-1].at - first.at + first.interval
-    assert total == pytest.approx(span, abs=0.05)  # none is lost
+    assert total == pytest.approx(span, abs=0.05)  # no interval is lost
     assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
-    assert (first.age or 0) > (later.age or 0) > 0
+    assert (first.age or 0) > (tenth.age or 0) > 0
     # `at` and age of a report give the same instant of delivery.
-    assert first.at + (first.age or 0) <= later.at + (later.age or 0) + 1
+    assert first.at + (first.age or 0) <= tenth.at + (tenth.age or 0) + 1
 
 
 async def test_full_queue_of_agent_reports_drops_the_oldest(
@@ -159,7 +159,7 @@ async def test_full_queue_of_agent_reports_drops_the_oldest(
 ):
     monkeypatch.setattr(agent_module, "MAX_QUEUED_REPORTS", 3)
     service.refusal = Unavailable("away")
-    async with running_agent(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON_S):
         await eventually_async(lambda: service.refused and source.polls > 10)
         source.failing = True
         service.refusal = None
@@ -170,7 +170,7 @@ async def test_full_queue_of_agent_reports_drops_the_oldest(
 
 async def test_refused_agent_report_is_not_sent_again(source, service, eventually_async):
     service.refusal = Forbidden("This token is no agent's.")
-    async with running_agent(source, service, idle_s=NEVER):
+    async with running_agent(source, service, idle_s=NEVER_S):
         await eventually_async(lambda: service.refused == 1)
         service.refusal = None
         await asyncio.sleep(0)
@@ -182,7 +182,7 @@ async def test_agent_reports_the_next_poll_after_a_failed_poll(
     source, service, eventually_async, caplog
 ):
     source.failing = True
-    async with running_agent(source, service, idle_s=SOON):
+    async with running_agent(source, service, idle_s=SOON_S):
         await eventually_async(lambda: source.polls >= 1)
         source.failing = False
         await eventually_async(lambda: service.reports)
@@ -191,8 +191,8 @@ async def test_agent_reports_the_next_poll_after_a_failed_poll(
 
 
 async def test_agent_loop_ends_once_should_run_returns_false(source, service):
-    answers = iter([True, True, False])
-    agent = Agent("here", source, service, idle_s=SOON, should_run=lambda: next(answers))
+    answers = iter([True, True, False])  # asked before each poll
+    agent = Agent("here", source, service, idle_s=SOON_S, should_run=lambda: next(answers))
 
     await agent.run()
 
@@ -202,11 +202,11 @@ async def test_agent_loop_ends_once_should_run_returns_false(source, service):
 async def test_agent_sends_reports_while_the_memory_enforcer_fails(
     source, service, eventually_async, caplog
 ):
-    class Broken(MemoryEnforcer):
+    class BrokenEnforcer(MemoryEnforcer):
         def enforce(self, poll, allocations):
             raise RuntimeError("no idea")
 
-    async with running_agent(source, service, idle_s=SOON, enforcer=Broken()):
+    async with running_agent(source, service, idle_s=SOON_S, enforcer=BrokenEnforcer()):
         await eventually_async(lambda: len(service.reports) >= 2)
 
     assert "could not be enforced" in caplog.text
@@ -226,15 +226,16 @@ async def test_agent_reports_after_an_outage_name_the_latest_pods(
 ):
     service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
     async with running_agent(source, service, idle_s=0, kubelet=kubelet):
-        await eventually_async(lambda: kubelet.query_count > POLLS)
+        await eventually_async(lambda: kubelet.query_count > QUEUED_POLLS)
         kubelet.devices_by_pod = {"lab/second": ["GPU-0"]}
         before = kubelet.query_count
+        # The first query may have begun before the change.
         await eventually_async(lambda: kubelet.query_count > before + 1)
         service.refusal = None
-        await eventually_async(lambda: len(service.reports) > POLLS)
+        await eventually_async(lambda: len(service.reports) > QUEUED_POLLS)
 
     first = service.reports[0]
-    assert service.reported_pods[: POLLS + 1] == [["lab/second"]] * (POLLS + 1)
+    assert service.reported_pods[: QUEUED_POLLS + 1] == [["lab/second"]] * (QUEUED_POLLS + 1)
     assert [device.simulated for device in first.inventory] == [True]
     assert first.age is not None
     assert first.pods_age is not None
@@ -251,6 +252,7 @@ async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
         await eventually_async(lambda: agent.tally.polls > 1)
         kubelet.is_away = True
         before = kubelet.query_count
+        # The first query may have begun before the change.
         await eventually_async(lambda: kubelet.query_count > before + 1)
         service.refusal = None
         await eventually_async(lambda: service.reports)
@@ -262,19 +264,19 @@ async def test_pods_of_a_kubelet_that_stopped_responding_are_not_reported(
 @pytest.mark.parametrize(
     "refusal",
     [
-        pytest.param(Forbidden("This token is no agent's."), id="refused"),
+        pytest.param(Forbidden("This token is no agent's."), id="forbidden"),
         pytest.param(
             error_from_reply(
                 500, b'{"title": "x", "status": 500, "detail": "Oh.", "code": "internal"}'
             ),
-            id="failed",
+            id="internal error",
         ),
     ],
 )
 async def test_refused_agent_report_does_not_delay_the_next_report(
     refusal, source, service, eventually_async, monkeypatch
 ):
-    monkeypatch.setattr(agent_module, "_retry_delay_s", lambda _failures: NEVER)
+    monkeypatch.setattr(agent_module, "_retry_delay_s", lambda _failures: NEVER_S)
     service.refusals.append(refusal)
     async with running_agent(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
         await eventually_async(lambda: service.reports)
@@ -283,19 +285,21 @@ async def test_refused_agent_report_does_not_delay_the_next_report(
     assert service.reported_pods[0] == ["lab/first"]
 
 
-@pytest.mark.parametrize("away", [Unavailable("away"), TooMany("later")], ids=["away", "busy"])
+@pytest.mark.parametrize(
+    "error", [Unavailable("away"), TooMany("later")], ids=["unavailable", "too many requests"]
+)
 async def test_agent_retry_delay_grows_with_failures_to_reach_the_service(
-    away, source, service, eventually_async, monkeypatch
+    error, source, service, eventually_async, monkeypatch
 ):
-    paused: list[int] = []
+    failure_counts: list[int] = []
 
-    def pause(failures: int) -> float:
-        paused.append(failures)
+    def record_failures(failures: int) -> float:
+        failure_counts.append(failures)
         return 0.0
 
-    monkeypatch.setattr(agent_module, "_retry_delay_s", pause)
-    service.refusals += [away, away]
+    monkeypatch.setattr(agent_module, "_retry_delay_s", record_failures)
+    service.refusals += [error, error]
     async with running_agent(source, service, idle_s=0):
         await eventually_async(lambda: service.reports)
 
-    assert paused == [1, 2]
+    assert failure_counts == [1, 2]

@@ -17,11 +17,11 @@ from runai.hub_service.agent.readings import Poll, ProcessReading
 from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.processes import pidfd
 
-LIMIT = 64
-OVER = 700  # the limit, the slack of 512 MiB, and what an interpreter needs by itself
-SECONDS = 19
+LIMIT_MIB = 64
+OVER_LIMIT_MIB = 700  # the limit, the slack of 512 MiB, and what an interpreter needs by itself
+TIMEOUT_S = 19  # the escalation ends after 17
 
-STUBBORN = """
+STUBBORN_PROGRAM = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: os.write(1, b"%d\\n" % number))
@@ -31,7 +31,7 @@ while True:
     signal.pause()
 """
 
-FINISHES = """
+FINISHING_PROGRAM = """
 import sys
 ballast = b"x" * (int(sys.argv[1]) << 20)
 print("ready", flush=True)
@@ -82,23 +82,23 @@ class Clock:
 
 
 def test_memory_enforcer_kills_only_the_job_over_its_limit(harness, allocate, programs):
-    offender, offending = programs.run(STUBBORN, OVER)
-    neighbour, neighbouring = programs.run(FINISHES, 10)
-    outsider, _ = programs.run(FINISHES, OVER)
+    offender, offender_process = programs.run(STUBBORN_PROGRAM, OVER_LIMIT_MIB)
+    neighbour, neighbour_process = programs.run(FINISHING_PROGRAM, 10)
+    outsider, _ = programs.run(FINISHING_PROGRAM, OVER_LIMIT_MIB)
     gpu = harness.uuids[0]
     allocations = [
-        allocate("vision/a", gpu, process=offending, gpus=0.5, limits_mib={gpu: LIMIT}),
-        allocate("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
+        allocate("vision/a", gpu, process=offender_process, gpus=0.5, limits_mib={gpu: LIMIT_MIB}),
+        allocate("nlp/b", gpu, process=neighbour_process, gpus=0.5, limits_mib={gpu: LIMIT_MIB}),
     ]
-    clock, escalations, answers = Clock(), list[Any](), list[int]()
+    clock, escalations, received_signals = Clock(), list[Any](), list[int]()
     enforcer = MemoryEnforcer(clock=clock)
-    harness.poll(allocations)  # the first one may only set a baseline
+    harness.poll(allocations)  # the first poll may only set a baseline
 
-    while clock.now < SECONDS and offender.poll() is None:
+    while clock.now < TIMEOUT_S and offender.poll() is None:
         notices = enforcer.enforce(harness.poll(allocations), allocations)
         escalations += [(clock.now, n.workload, n.device, n.rung) for n in notices]
         if notices and notices[-1].rung in {"interrupt", "terminate"}:
-            answers.append(int(offender.stdout.readline()))  # before it is killed
+            received_signals.append(int(offender.stdout.readline()))  # before the kill
         if notices and notices[-1].rung == "kill":
             offender.wait()
         clock.now += 1
@@ -109,7 +109,8 @@ def test_memory_enforcer_kills_only_the_job_over_its_limit(harness, allocate, pr
         (15, "vision/a", gpu, "terminate"),
         (17, "vision/a", gpu, "kill"),
     ]
-    assert (offender.returncode, answers) == (-signal.SIGKILL, [signal.SIGINT, signal.SIGTERM])
+    assert received_signals == [signal.SIGINT, signal.SIGTERM]
+    assert offender.returncode == -signal.SIGKILL
     assert [child.communicate()[0] for child in (neighbour, outsider)] == ["finished\n"] * 2
     assert [child.returncode for child in (neighbour, outsider)] == [0, 0]
 
@@ -120,7 +121,7 @@ def test_memory_limits_of_workers_on_the_same_device_are_summed(allocate):
         for n in range(2)
     ]
 
-    (holding,) = Limits(allocations).holdings(Poll(0.0, 1.0, (), ()))
+    (holding,) = Limits(allocations).holdings(Poll(at=0.0, interval=1.0, devices=(), processes=()))
 
     assert (holding.workload, holding.limit_mib, holding.members) == ("vision/a", 8192, ())
 
@@ -129,7 +130,9 @@ def test_memory_limits_skip_whole_devices_and_unidentified_processes(allocate):
     def reading(pid: int, created: float, mib: int | None = 9000) -> ProcessReading:
         return ProcessReading("GPU-0", pid, "vision/a", 0.0, mib, created=created)
 
-    poll = Poll(0.0, 1.0, (), (reading(7, 1.0), reading(8, 0.0), reading(9, 1.0, None)))
+    # The start time of PID 8 is unknown, and the memory of PID 9.
+    readings = (reading(7, 1.0), reading(8, 0.0), reading(9, 1.0, None))
+    poll = Poll(at=0.0, interval=1.0, devices=(), processes=readings)
 
     assert Limits([allocate("vision/a", "GPU-0")]).holdings(poll) == []
     (holding,) = Limits([allocate("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})]).holdings(poll)
@@ -137,15 +140,18 @@ def test_memory_limits_skip_whole_devices_and_unidentified_processes(allocate):
 
 
 def test_memory_limits_spare_the_notebook_server(allocate, start):
-    server = start()
+    server, kernel_pid = start(), 9
     allocation = allocate(
         "vision/lab", "GPU-0", process=server, limits_mib={"GPU-0": 1}, is_server=True
     )
     readings = tuple(
-        ProcessReading("GPU-0", pid, "vision/lab", 0.0, 100, created=1.0) for pid in (server.pid, 9)
+        ProcessReading("GPU-0", pid, "vision/lab", 0.0, 100, created=1.0)
+        for pid in (server.pid, kernel_pid)
     )
 
-    (holding,) = Limits([allocation]).holdings(Poll(0.0, 1.0, (), readings))
+    (holding,) = Limits([allocation]).holdings(
+        Poll(at=0.0, interval=1.0, devices=(), processes=readings)
+    )
 
     assert [member.spared for member in holding.members] == [True, False]
 
@@ -161,16 +167,17 @@ def test_process_with_a_reused_pid_is_not_signalled(start):
 
 
 def test_memory_notice_reports_a_process_that_may_not_be_signalled(allocate):
-    reading = ProcessReading("GPU-0", 7, "vision/a", 0.0, OVER, created=1.0)
-    allocations = [allocate("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT})]
+    reading = ProcessReading("GPU-0", 7, "vision/a", 0.0, OVER_LIMIT_MIB, created=1.0)
+    allocations = [allocate("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT_MIB})]
 
     def refuse(_pid: int, _created: float, _number: signal.Signals) -> bool:
         raise PermissionError
 
     clock, notices = Clock(), list[Any]()
     enforcer = MemoryEnforcer(refuse, clock)
-    for _ in range(6):
-        notices += enforcer.enforce(Poll(clock.now, 1.0, (), (reading,)), allocations)
+    for _ in range(6):  # the interrupt is due after 5 s
+        poll = Poll(at=clock.now, interval=1.0, devices=(), processes=(reading,))
+        notices += enforcer.enforce(poll, allocations)
         clock.now += 1
 
     assert notices[-1].text.endswith("is interrupted, but the platform's account has no right to")
@@ -196,5 +203,6 @@ def test_mps_client_is_recognized_by_its_environment(allocate, start):
     clients = MpsClients()
 
     assert clients.workloads_among([client, other, without_process]) == {"vision/a"}
-    second = other.model_copy(update={"workload": "vision/a"})
-    assert clients.workloads_among([client, second]) == frozenset()
+    # A workload is a client only if all its workers are.
+    second_worker = other.model_copy(update={"workload": "vision/a"})
+    assert clients.workloads_among([client, second_worker]) == frozenset()

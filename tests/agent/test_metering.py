@@ -31,16 +31,16 @@ from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 TOKEN = "the-hubs-token"
-UUID = "GPU-0aaaaaaa-0000-0000-0000-000000000000"
-LOADS = {"ana": 0.4, "bo": 0.25}
-PROJECTS = "projects: {vision: {quota: 1, members: [ana, bo]}}"
+GPU_UUID = "GPU-0aaaaaaa-0000-0000-0000-000000000000"
+UTILIZATION_BY_USER = {"ana": 0.4, "bo": 0.25}
+PROJECTS_FILE = "projects: {vision: {quota: 1, members: [ana, bo]}}"
 
 
 class Platform:
     """A service with its agent on one device, and two sessions on it."""
 
     def __init__(self, directory: Path, port: int, **environment: str) -> None:
-        (directory / "projects.yaml").write_text(PROJECTS)
+        (directory / "projects.yaml").write_text(PROJECTS_FILE)
         inherited_environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))
         }
@@ -62,7 +62,7 @@ class Platform:
         )
         log.close()
 
-    def session(self, user: str, process: psutil.Process) -> None:
+    def start_session(self, user: str, process: psutil.Process) -> None:
         """Start half a device's session, and attach `process` to it."""
         request = SubmitRequest(name=f"lab-{user}", kind="session", owner=user, gpus=0.5)  # type: ignore[arg-type]
         (workload,) = self.client.submit(request).workloads
@@ -147,36 +147,34 @@ def usage_by_workload(platform: Platform, uuid: str) -> dict[str, set[tuple[floa
 def test_gpu_usage_is_equal_in_api_cli_and_metrics_beside_a_foreign_process(
     tmp_path, nvml_folder, nvml, start, free_port
 ):
-    ana, bo, stranger = start(), start(), start()
-    gpu = f"gpu {UUID} 143771 600 30600 70 H200"
+    ana_process, bo_process, foreign_process = start(), start(), start()
+    gpu = f"gpu {GPU_UUID} 143771 600 30600 70 H200"  # total, reserved, used MiB; load in %
     nvml.write(gpu)
     platform = Platform(tmp_path, free_port(), LD_LIBRARY_PATH=str(nvml_folder))
     try:
-        platform.session("ana", ana)
-        platform.session("bo", bo)
+        platform.start_session("ana", ana_process)
+        platform.start_session("bo", bo_process)
 
         def consistent_usage() -> tuple[dict[str, set[tuple[float, int]]], OthersView]:
             stamp = time.time_ns() // 1000
             nvml.write(
                 gpu,
-                f"proc 0 {ana.pid} 20000 C", f"sample 0 {ana.pid} {stamp} 40",
-                f"proc 0 {bo.pid} 10000 C", f"sample 0 {bo.pid} {stamp} 25",
-                f"proc 0 {stranger.pid} 600 C", f"sample 0 {stranger.pid} {stamp} 5",
+                f"proc 0 {ana_process.pid} 20000 C", f"sample 0 {ana_process.pid} {stamp} 40",
+                f"proc 0 {bo_process.pid} 10000 C", f"sample 0 {bo_process.pid} {stamp} 25",
+                f"proc 0 {foreign_process.pid} 600 C",
+                f"sample 0 {foreign_process.pid} {stamp} 5",
             )  # fmt: skip
             # Not yet, if a session was not measured or a poll saw no new sample.
-            assert {w.user: w.utilized for w in platform.client.workloads()} == LOADS
+            assert {w.user: w.utilized for w in platform.client.workloads()} == UTILIZATION_BY_USER
             with platform.suspended_agent():
-                usage = usage_by_workload(platform, UUID)
+                usage = usage_by_workload(platform, GPU_UUID)
                 (foreign,) = platform.client.nodes()[0].devices[0].others
                 assert usage["vision/lab-ana"] == {(0.4, 20000)}
             return usage, foreign
 
         agreed_usage, foreign_usage = eventually(consistent_usage, within=120)
         assert agreed_usage["vision/lab-bo"] == {(0.25, 10000)}
-        assert (foreign_usage.processes, foreign_usage.utilized, foreign_usage.memory_mib) == (
-            1,
-            0.05,
-            600,
-        )
+        assert foreign_usage.processes == 1
+        assert (foreign_usage.utilized, foreign_usage.memory_mib) == (0.05, 600)
     finally:
         platform.close()

@@ -22,16 +22,16 @@ GPU = "gpu GPU-0 1000 100 250 40 Fake H200"
 
 
 @pytest.fixture
-def poll(nvml, allocate, holders):
-    """Open the devices of a state, then poll in another one; "PID" in it is a holder's process."""
-    process, _ = holders
+def poll(nvml, allocate, sleeping_processes):
+    """Open the devices of a state, then poll in another one; "PID" in it is a sleeping process."""
+    process, _ = sleeping_processes
     opened = []
 
-    def run(*then, before=(GPU,)):
+    def run(*lines, before=(GPU,)):
         nvml.write(*(line.replace("PID", str(process.pid)) for line in before))
         source = NvmlDevices()
         opened.append(source)
-        nvml.write(*(line.replace("PID", str(process.pid)) for line in then))
+        nvml.write(*(line.replace("PID", str(process.pid)) for line in lines))
         allocations = [allocate("vision/a", "GPU-0", process=process)]
         return usage.report("here", source.poll(allocations), allocations)
 
@@ -45,14 +45,14 @@ def utilization(report):
 
 
 WORKLOAD_DEVICE = ("vision/a", "GPU-0")
-BROKEN = "it is installed and does not work: "
+UNUSABLE = "it is installed and does not work: "
 
 
 def test_device_memory_excludes_the_drivers_reserve(nvml):
     nvml.write("gpu GPU-0 143771 606 0 0 H200")
     source = NvmlDevices()
 
-    assert [d.memory_mib for d in source.devices()] == [143165]
+    assert [d.memory_mib for d in source.devices()] == [143771 - 606]
     source.close()
 
 
@@ -61,7 +61,7 @@ def test_device_memory_of_an_old_driver_includes_its_reserve(nvml):
     source = NvmlDevices()
 
     assert [d.memory_mib for d in source.devices()] == [1000]
-    assert source.poll([]).devices[0].memory_mib == 350
+    assert source.poll([]).devices[0].memory_mib == 100 + 250  # reserved and used
     source.close()
 
 
@@ -76,35 +76,37 @@ def test_agent_reports_total_utilization_and_memory_of_a_device(poll):
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
-        pytest.param(["sample 0 PID 10 80"], 0.8, id="one"),
-        pytest.param(["sample 0 PID 10 80", "sample 0 PID 20 40"], 0.6, id="averaged over all"),
-        pytest.param(["sample 0 PID 10 0", "sample 0 PID 20 50"], 0.25, id="zeros count"),
+        # sample GPU PID TIMESTAMP_US PERCENT
+        pytest.param(["sample 0 PID 10 80"], 0.8, id="one sample"),
+        pytest.param(["sample 0 PID 10 80", "sample 0 PID 20 40"], 0.6, id="two samples"),
+        pytest.param(["sample 0 PID 10 0", "sample 0 PID 20 50"], 0.25, id="zero in a sample"),
         pytest.param(["sample 0 PID 10 80", "sample 0 0 20 90"], 0.8, id="PID 0 is an empty slot"),
         pytest.param(
-            ["sample 0 PID 10 80", "sample 0 PID 20 4294967295"], 0.8, id="a sentinel is no load"
+            ["sample 0 PID 10 80", "sample 0 PID 20 4294967295"], 0.8, id="sentinel value"
         ),
-        pytest.param(["sample 0 PID 5 100", "sample 0 PID 10 20"], 0.2, id="old ones are repeated"),
-        pytest.param(["sample 0 PID 5 100"], 0.0, id="only old ones: idle"),
-        pytest.param([], 0.0, id="none: idle"),
+        pytest.param(["sample 0 PID 5 100", "sample 0 PID 10 20"], 0.2, id="older sample repeated"),
+        pytest.param(["sample 0 PID 5 100"], 0.0, id="older sample only"),
+        pytest.param([], 0.0, id="no sample"),
         pytest.param([f"fault 0 nvmlDeviceGetProcessUtilization {NOT_FOUND}"], 0.0, id="not found"),
-        pytest.param(["fault 0 nvmlDeviceGetProcessUtilization 0"], 0.0, id="success without any"),
+        pytest.param(["fault 0 nvmlDeviceGetProcessUtilization 0"], 0.0, id="empty reply"),
     ],
 )
 def test_new_utilization_samples_are_averaged(poll, samples, expected):
+    # The agent starts after the sample of time 5.
     report = poll(GPU, "proc 0 PID 60 C", *samples, before=(GPU, "sample 0 1 5 1"))
 
     assert utilization(report) == {WORKLOAD_DEVICE: expected}
 
 
-def test_driver_utilization_sample_is_not_reported_twice(nvml, allocate, holders):
-    process, _ = holders
+def test_driver_utilization_sample_is_not_reported_twice(nvml, allocate, sleeping_processes):
+    process, _ = sleeping_processes
     nvml.write(GPU)
     source = NvmlDevices()
     nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"sample 0 {process.pid} 10 80")
     allocations = [allocate("vision/a", "GPU-0", process=process)]
 
     utilizations = [
-        utilization(usage.report("h", source.poll(allocations), allocations)) for _ in "12"
+        utilization(usage.report("h", source.poll(allocations), allocations)) for _ in range(2)
     ]
 
     assert utilizations == [{WORKLOAD_DEVICE: 0.8}, {WORKLOAD_DEVICE: 0.0}]
@@ -112,20 +114,21 @@ def test_driver_utilization_sample_is_not_reported_twice(nvml, allocate, holders
 
 
 def test_utilization_of_a_reused_pid_is_divided_at_the_later_process_start(
-    nvml, allocate, holders, monkeypatch
+    nvml, allocate, sleeping_processes, monkeypatch
 ):
-    later, other = holders
+    later, other = sleeping_processes
     nvml.write(GPU)
     source = NvmlDevices()
     allocations = [
         allocate("vision/a", "GPU-0", process=later),
         allocate("vision/b", "GPU-0", process=other),
     ]
+    later_start_s = 15e-6  # between the samples at 10 and 20 µs
     former_owner = ProcessOwner(1.0, allocations[1], "ana", "python3")
     monkeypatch.setattr(
         ProcessOwners,
         "previous_owner",
-        lambda _, pid: (former_owner, 15e-6) if pid == later.pid else None,
+        lambda _, pid: (former_owner, later_start_s) if pid == later.pid else None,
     )
     nvml.write(GPU, f"sample 0 {later.pid} 10 80", f"sample 0 {later.pid} 20 40")
 
@@ -138,17 +141,18 @@ def test_utilization_of_a_reused_pid_is_divided_at_the_later_process_start(
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        pytest.param(["proc 0 PID 60 C"], 60, id="compute"),
-        pytest.param(["proc 0 PID 60 C", "proc 0 PID 70 G"], 70, id="on two lists: the larger"),
-        pytest.param(["proc 0 PID -1 C", "proc 0 PID 70 M"], 70, id="not available on one"),
-        pytest.param(["proc 0 PID -1 C"], None, id="not available"),
+        # proc GPU PID MIB LIST, on the list of compute, graphics or MPS compute processes
+        pytest.param(["proc 0 PID 60 C"], 60, id="one list"),
+        pytest.param(["proc 0 PID 60 C", "proc 0 PID 70 G"], 70, id="larger of two lists"),
+        pytest.param(["proc 0 PID -1 C", "proc 0 PID 70 M"], 70, id="unavailable on one list"),
+        pytest.param(["proc 0 PID -1 C"], None, id="unavailable"),
         pytest.param(
             [
                 "proc 0 PID 60 C",
                 f"fault 0 {GRAPHICS} {NOT_SUPPORTED}",
             ],
             60,
-            id="a list that is not supported",
+            id="unsupported list",
         ),
     ],
 )
@@ -178,12 +182,12 @@ def test_lone_process_has_the_device_load_if_none_is_known_per_process(poll):
 
 
 def test_processes_of_a_lone_workload_have_the_device_load_together(nvml, allocate, start):
-    process = start(how="grandchild")
-    below = process.parent()
-    unknown = f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
-    nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"proc 0 {below.pid} 60 C", unknown)
+    process = start(relation="grandchild")
+    parent = process.parent()
+    unsupported = f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
+    nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"proc 0 {parent.pid} 60 C", unsupported)
     source = NvmlDevices()
-    allocations = [allocate("vision/a", "GPU-0", process=below)]
+    allocations = [allocate("vision/a", "GPU-0", process=parent)]
     report = usage.report("here", source.poll(allocations), allocations)
     source.close()
 
@@ -205,11 +209,11 @@ def mps_server(tmp_path):
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
-        pytest.param(["sample 0 SERVER 10 70"], None, id="told of the server alone: unknown"),
-        pytest.param(["sample 0 SERVER 10 70", "sample 0 PID 10 30"], 0.3, id="told of both"),
-        pytest.param(["sample 0 PID 10 30"], 0.3, id="told of the client"),
-        pytest.param(["sample 0 1 10 70"], 0.0, id="of another process: idle"),
-        pytest.param([], 0.0, id="the server is idle"),
+        pytest.param(["sample 0 SERVER 10 70"], None, id="samples of the server only"),
+        pytest.param(["sample 0 SERVER 10 70", "sample 0 PID 10 30"], 0.3, id="samples of both"),
+        pytest.param(["sample 0 PID 10 30"], 0.3, id="samples of the client only"),
+        pytest.param(["sample 0 1 10 70"], 0.0, id="samples of another process only"),
+        pytest.param([], 0.0, id="no samples"),
     ],
 )
 def test_mps_client_is_not_idle_while_its_server_works(poll, mps_server, samples, expected):
@@ -226,22 +230,22 @@ def test_report_includes_processes_outside_workloads(poll):
 
 
 def test_exited_process_is_reported_without_a_workload(poll):
-    report = poll(GPU, "proc 0 4194304 900 C")
+    report = poll(GPU, "proc 0 4194304 900 C")  # above the largest possible PID
 
     assert utilization(report) == {("", "GPU-0"): 0.0, WORKLOAD_DEVICE: 0.0}
 
 
 def test_workload_on_an_unallocated_device_is_reported(poll):
-    two = (GPU, "gpu GPU-1 1000 0 0 0 Fake")
-    report = poll(*two, "proc 1 PID 60 C", "sample 1 PID 10 30", before=two)
+    two_gpus = (GPU, "gpu GPU-1 1000 0 0 0 Fake")
+    report = poll(*two_gpus, "proc 1 PID 60 C", "sample 1 PID 10 30", before=two_gpus)
 
     assert utilization(report) == {WORKLOAD_DEVICE: 0.0, ("vision/a", "GPU-1"): 0.3}
 
 
 def test_device_with_a_failed_query_has_no_values_beside_measured_devices(poll):
-    two = (GPU, "gpu GPU-1 1000 0 0 7 Fake")
+    two_gpus = (GPU, "gpu GPU-1 1000 0 0 7 Fake")
     fault = f"fault 0 nvmlDeviceGetComputeRunningProcesses_v3 {UNKNOWN}"
-    report = poll(*two, fault, before=two)
+    report = poll(*two_gpus, fault, before=two_gpus)
 
     assert utilization(report) == {}
     assert [(d.utilization, d.memory_mib) for d in report.devices] == [(None, None), (0.07, 0)]
@@ -261,24 +265,24 @@ def test_mig_parent_device_has_no_utilization(poll):
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "text", "mend"),
+    ("fault", "verdict", "text", "remedy"),
     [
         ("", "ok", "580.00, 1 GPU(s) here", ""),
         ("fault -1 nvmlDeviceGetCount_v2 999", "failure", "it does not answer: ", "nvidia-smi"),
-        ("fault -1 nvmlInitWithFlags 9", "failure", f"{BROKEN}Driver Not Loaded", "modprobe"),
-        ("fault -1 nvmlInitWithFlags 18", "failure", f"{BROKEN}RM has detected", "restart"),
-        ("fault -1 nvmlInitWithFlags 4", "failure", f"{BROKEN}Insufficient", "nvidia-smi"),
+        ("fault -1 nvmlInitWithFlags 9", "failure", f"{UNUSABLE}Driver Not Loaded", "modprobe"),
+        ("fault -1 nvmlInitWithFlags 18", "failure", f"{UNUSABLE}RM has detected", "restart"),
+        ("fault -1 nvmlInitWithFlags 4", "failure", f"{UNUSABLE}Insufficient", "nvidia-smi"),
     ],
-    ids=["answers", "does not answer", "not loaded", "another version", "not for us"],
+    ids=["responds", "does not respond", "not loaded", "version mismatch", "no permission"],
 )
-def test_doctor_reports_the_state_of_the_driver(nvml, fault, verdict, text, mend):
+def test_doctor_reports_the_state_of_the_driver(nvml, fault, verdict, text, remedy):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", *([fault] if fault else []))
 
     result = check_driver()
 
     assert (result.subject, result.verdict) == ("GPU driver", verdict)
     assert result.text.startswith(text)
-    assert mend in result.mend
+    assert remedy in result.mend
 
 
 def test_doctor_notes_a_machine_without_a_driver(monkeypatch):

@@ -17,8 +17,8 @@ from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.wire.errors import InvalidRequest
 
 TOKEN = "not-to-be-told"
-AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
-ENVIRONMENT = {
+AGENT_COMMAND = [sys.executable, "-m", "runai.hub_service.agent"]
+AGENT_ENVIRONMENT = {
     "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # no server listens there
     "RUNAI_AGENT_TOKEN": TOKEN,
     "RUNAI_NODE": "here",
@@ -34,7 +34,7 @@ def service() -> Iterator[ReportServer]:
 
 @pytest.fixture
 def environment(service) -> dict[str, str]:
-    return os.environ | ENVIRONMENT | {"RUNAI_API_URL": service.url}
+    return os.environ | AGENT_ENVIRONMENT | {"RUNAI_API_URL": service.url}
 
 
 def test_agent_measures_allocations_until_interrupted(
@@ -43,10 +43,12 @@ def test_agent_measures_allocations_until_interrupted(
     busy = start(busy=True)
     uuid = SimulatedDevices(2, node="here").devices()[0].uuid
     service.allocations = [allocate("vision/a", uuid, process=busy)]
-    with subprocess.Popen(AGENT, env=environment, stderr=subprocess.PIPE, text=True) as agent:
+    with subprocess.Popen(
+        AGENT_COMMAND, env=environment, stderr=subprocess.PIPE, text=True
+    ) as agent:
         eventually(
             lambda: any(s.utilization for r in service.reports for s in r.samples),
-            what="the busy workload is seen",
+            what="the busy workload is measured",
         )
         agent.send_signal(signal.SIGINT)
         _, stderr = agent.communicate()
@@ -57,7 +59,8 @@ def test_agent_measures_allocations_until_interrupted(
 
 def test_agent_exits_when_its_parent_is_killed(service, environment, eventually):
     with subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess; subprocess.run({AGENT!r})"], env=environment
+        [sys.executable, "-c", f"import subprocess; subprocess.run({AGENT_COMMAND!r})"],
+        env=environment,
     ) as parent:
         eventually(lambda: service.reports)
         (agent,) = psutil.Process(parent.pid).children()
@@ -73,8 +76,9 @@ def test_agent_exits_when_its_parent_is_killed(service, environment, eventually)
 
 
 def test_agent_started_after_its_parents_exit_exits_at_once():
-    agent_environment = os.environ | ENVIRONMENT | {"RUNAI_AGENT_PARENT": "4194305"}
-    completed = subprocess.run(AGENT, env=agent_environment, check=False)
+    exited_parent = {"RUNAI_AGENT_PARENT": "4194305"}  # above the largest possible PID
+    agent_environment = os.environ | AGENT_ENVIRONMENT | exited_parent
+    completed = subprocess.run(AGENT_COMMAND, env=agent_environment, check=False)
 
     assert completed.returncode == 0
 
@@ -91,7 +95,7 @@ def test_agent_started_after_its_parents_exit_exits_at_once():
 )
 def test_invalid_agent_variable_is_named_in_the_error(change, sentence):
     with pytest.raises(InvalidRequest) as refused:
-        AgentSettings.parse(ENVIRONMENT | change)
+        AgentSettings.parse(AGENT_ENVIRONMENT | change)
 
     assert str(refused.value).startswith(sentence)
 
@@ -107,8 +111,8 @@ def test_agent_settings_have_defaults_and_no_token_in_their_repr():
 
 def test_agent_does_not_start_in_an_invalid_environment():
     completed = subprocess.run(
-        AGENT,
-        env=os.environ | ENVIRONMENT | {"RUNAI_API_URL": "nonsense"},
+        AGENT_COMMAND,
+        env=os.environ | AGENT_ENVIRONMENT | {"RUNAI_API_URL": "nonsense"},
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,8 @@ from runai.hub_service.agent.processes import process_owners as owners_module
 from runai.hub_service.agent.processes.process_owners import ProcessOwners
 from runai.hub_service.processes.pidfd import PidfdHandles
 
+NOBODY_UID = 65534
+
 
 @pytest.fixture
 def find_owner(allocate):
@@ -31,7 +33,7 @@ def test_process_outside_workloads_has_no_owner(find_owner, allocate, start):
 
 
 def test_process_belongs_to_the_workload_of_its_nearest_ancestor(find_owner, allocate, start):
-    inner = start(how="grandchild")
+    inner = start(relation="grandchild")
     outer = allocate("vision/outer", "GPU", process=psutil.Process(os.getpid()))
     nested = allocate("vision/inner", "GPU", process=inner.parent())
 
@@ -41,7 +43,7 @@ def test_process_belongs_to_the_workload_of_its_nearest_ancestor(find_owner, all
 def test_process_belongs_to_its_ancestors_workload_and_not_its_variables(
     find_owner, allocate, start
 ):
-    child = start(how="grandchild", env={"RUNAI_WORKLOAD": "vision/b"})
+    child = start(relation="grandchild", env={"RUNAI_WORKLOAD": "vision/b"})
 
     worker = find_owner(
         child, allocate("vision/a", "GPU", process=child.parent()), allocate("vision/b", "GPU")
@@ -62,16 +64,15 @@ def test_worker_of_a_process_is_read_from_its_environment(find_owner, allocate, 
 @pytest.mark.parametrize(
     ("checkpoint_dir", "is_owned"),
     [("/one", True), ("/other", False)],
-    ids=["its own", "of another like it"],
+    ids=["own checkpoint directory", "checkpoint directory of another installation"],
 )
 def test_process_of_an_equal_workload_name_is_distinguished_by_checkpoint_dir(
     find_owner, allocate, start, checkpoint_dir, is_owned
 ):
     process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_CHECKPOINT_DIR": checkpoint_dir})
+    owner = find_owner(process, allocate("vision/a", "GPU", checkpoint_dir="/one"))
 
-    assert (
-        find_owner(process, allocate("vision/a", "GPU", checkpoint_dir="/one")) is not None
-    ) == is_owned
+    assert (owner is not None) == is_owned
 
 
 def test_process_of_a_workload_without_allocation_has_no_owner(find_owner, allocate, start):
@@ -83,9 +84,11 @@ def test_process_of_a_workload_without_allocation_has_no_owner(find_owner, alloc
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can run a process of another account")
 def test_process_of_a_foreign_account_cannot_claim_a_workload(find_owner, allocate, start):
     claim = {"RUNAI_WORKLOAD": "vision/a"}
-    with subprocess.Popen(["/bin/sleep", "1000"], user=65534, env=claim) as liar:
-        worker = find_owner(psutil.Process(liar.pid), allocate("vision/a", "GPU", process=start()))
-        liar.kill()
+    with subprocess.Popen(["/bin/sleep", "1000"], user=NOBODY_UID, env=claim) as claimant:
+        worker = find_owner(
+            psutil.Process(claimant.pid), allocate("vision/a", "GPU", process=start())
+        )
+        claimant.kill()
 
     assert worker is None
 
@@ -104,7 +107,7 @@ def test_process_is_owned_once_its_workload_is_allocated(allocate, start):
 
 
 def test_processes_without_an_owner_are_cached_unless_they_are_young(allocate, start):
-    old, young = psutil.Process(1), start()
+    old, young = psutil.Process(1), start()  # the first process of the machine, and a new one
     owners = ProcessOwners()
     owners.set_allocations([allocate("vision/a", "GPU")])
     for process in (old, young):
@@ -127,8 +130,9 @@ def test_processes_without_an_owner_are_checked_again_after_an_interval(allocate
 
 # -- control groups ------------------------------------------------------------------------------
 
-UID = "7d2c3a54-1f0e-4b6a-9c51-0123456789ab"
-SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+POD_UID = "7d2c3a54-1f0e-4b6a-9c51-0123456789ab"
+SCOPE = "/runai.slice/a.scope"
+SYSTEMD_POD = f"kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
 
 
 @pytest.mark.parametrize(
@@ -136,34 +140,34 @@ SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
     [
         pytest.param(
             f"0::/kubepods.slice/kubepods-burstable.slice/{SYSTEMD_POD}/cri-containerd-ab.scope",
-            UID,
+            POD_UID,
             True,
-            id="a pod, as systemd writes it",
+            id="pod, systemd",
         ),
         pytest.param(
-            f"0::/kubepods/besteffort/pod{UID}/{'a' * 64}", UID, True, id="a pod, as cgroupfs does"
+            f"0::/kubepods/besteffort/pod{POD_UID}/{'a' * 64}", POD_UID, True, id="pod, cgroupfs"
         ),
         pytest.param(
-            f"0::/../../kubepods/pod{UID}/c", UID, True, id="seen from a container of its own"
+            f"0::/../../kubepods/pod{POD_UID}/c", POD_UID, True, id="pod, relative path"
         ),
         pytest.param(
-            f"5:devices:/kubepods/pod{UID}/c\n0::/", UID, True, id="version 1 beside version 2"
+            f"5:devices:/kubepods/pod{POD_UID}/c\n0::/", POD_UID, True, id="versions 1 and 2"
         ),
         pytest.param(
-            f"0::/kubepods/pod{UID.replace('7', '8')}/pod{UID}", UID, False,
-            id="what a container names inside its own group is not believed",
+            f"0::/kubepods/pod{POD_UID.replace('7', '8')}/pod{POD_UID}", POD_UID, False,
+            id="pod name below another pod's group",
         ),
-        pytest.param("0::/runai.slice/a.scope", "/runai.slice/a.scope", True, id="our own scope"),
-        pytest.param("0::/runai.slice/a.scope/x/y", "/runai.slice/a.scope", True, id="below it"),
-        pytest.param("0::/runai.slice/a.scope2", "/runai.slice/a.scope", False, id="another one"),
-        pytest.param("0::/user/runai.slice/a.scope", "/runai.slice/a.scope", False, id="a copy"),
-        pytest.param("", UID, False, id="nothing told"),
+        pytest.param(f"0::{SCOPE}", SCOPE, True, id="scope of the workload"),
+        pytest.param(f"0::{SCOPE}/x/y", SCOPE, True, id="group below the scope"),
+        pytest.param(f"0::{SCOPE}2", SCOPE, False, id="another scope"),
+        pytest.param(f"0::/user{SCOPE}", SCOPE, False, id="scope below a user's group"),
+        pytest.param("", POD_UID, False, id="no control group"),
     ],
 )  # fmt: skip
 def test_process_is_attributed_by_its_control_group(
-    tmp_path, allocate, holders, lines, group, is_owned
+    tmp_path, allocate, sleeping_processes, lines, group, is_owned
 ):
-    process, _ = holders
+    process, _ = sleeping_processes
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
     owners = ProcessOwners(tmp_path)
@@ -175,11 +179,11 @@ def test_process_is_attributed_by_its_control_group(
 
 
 def test_process_belongs_to_its_control_groups_pod_and_not_its_ancestor(tmp_path, allocate, start):
-    process = start(how="grandchild")
+    process = start(relation="grandchild")
     (tmp_path / str(process.pid)).mkdir()
-    (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
+    (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{POD_UID}/c\n")
     owners = ProcessOwners(tmp_path)
-    pod = allocate("vision/pod", "GPU").model_copy(update={"cgroup": UID})
+    pod = allocate("vision/pod", "GPU").model_copy(update={"cgroup": POD_UID})
     owners.set_allocations([allocate("vision/a", "GPU", process=process.parent()), pod])
 
     assert owners.owner_of(process.pid).allocation == pod
@@ -199,9 +203,9 @@ def test_process_with_a_reused_pid_gets_the_later_workload_as_owner(allocate, st
     assert owners.previous_owner(process.pid) is None
 
     # The same pid, but a later process of another workload.
-    later = process.create_time() + 60
+    later, start_ticks = process.create_time() + 60, 4200
     monkeypatch.setattr(PidfdHandles, "still_runs", lambda *_: False)
-    monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")
+    monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"%d" % start_ticks)
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})
 
@@ -209,15 +213,16 @@ def test_process_with_a_reused_pid_gets_the_later_workload_as_owner(allocate, st
     assert owners.owner_of(process.pid).created == later
     previous = owners.previous_owner(process.pid)
     assert previous is not None
-    assert previous[0] == former_owner
-    started = psutil.boot_time() + 4200 / os.sysconf("SC_CLK_TCK")
-    assert previous[1] == pytest.approx(started, abs=2)
+    previous_owner, later_start_s = previous
+    assert previous_owner == former_owner
+    expected_s = psutil.boot_time() + start_ticks / os.sysconf("SC_CLK_TCK")
+    assert later_start_s == pytest.approx(expected_s, abs=2)
 
 
 def test_process_older_than_its_parent_does_not_belong_to_the_parents_workload(
     allocate, start, monkeypatch
 ):
-    child = start(how="grandchild")
+    child = start(relation="grandchild")
     parent = child.parent()
     ages = {child.pid: 100.0, parent.pid: 200.0}
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: ages.get(self.pid, 1.0))
@@ -229,13 +234,13 @@ def test_process_older_than_its_parent_does_not_belong_to_the_parents_workload(
 
 
 def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(find_owner, allocate, start):
-    stranger = start()
-    earlier = stranger.create_time() - 60
-    allocation = allocate("vision/a", "GPU", process=stranger).model_copy(
+    process = start()
+    earlier = process.create_time() - 60
+    allocation = allocate("vision/a", "GPU", process=process).model_copy(
         update={"created": earlier}
     )
 
-    assert find_owner(stranger, allocation) is None
+    assert find_owner(process, allocation) is None
 
 
 def test_exited_process_has_its_owner_until_the_next_poll(allocate, start):
@@ -259,4 +264,5 @@ def test_unknown_pid_has_no_owner(allocate):
     owners = ProcessOwners()
     owners.set_allocations([allocate("vision/a", "GPU")])
 
-    assert (owners.owner_of(4194305).allocation, owners.owner_of(4194305).created) == (None, 0.0)
+    owner = owners.owner_of(4194305)  # above the largest possible PID
+    assert (owner.allocation, owner.created) == (None, 0.0)

@@ -15,28 +15,28 @@ from runai.hub_service.agent.devices import simulated
 from runai.hub_service.agent.devices.simulated import SimulatedDevices, equal_shares
 from runai.hub_service.agent.processes.process_table import ProcessTable
 
-SHARES = [
-    pytest.param({}, {}, id="nobody"),
-    pytest.param({"a": 0.5}, {"a": 0.5}, id="alone, it may use more than it holds"),
-    pytest.param({"a": 3.0}, {"a": 1.0}, id="never more than a device"),
-    pytest.param({"a": 2.0, "b": 2.0}, {"a": 0.5, "b": 0.5}, id="equal among the active"),
-    pytest.param({"a": 0.1, "b": 2.0}, {"a": 0.1, "b": 0.9}, id="what one leaves is another's"),
-    pytest.param({"a": 0.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, id="an idle one takes nothing"),
+DEMANDS_AND_SHARES = [
+    pytest.param({}, {}, id="no process"),
+    pytest.param({"a": 0.5}, {"a": 0.5}, id="half a device"),
+    pytest.param({"a": 3.0}, {"a": 1.0}, id="more than a device"),
+    pytest.param({"a": 2.0, "b": 2.0}, {"a": 0.5, "b": 0.5}, id="two large demands"),
+    pytest.param({"a": 0.1, "b": 2.0}, {"a": 0.1, "b": 0.9}, id="small and large demand"),
+    pytest.param({"a": 0.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, id="idle process"),
 ]
 
 
-@pytest.mark.parametrize(("demands", "granted"), SHARES)
-def test_demands_of_active_processes_share_a_simulated_gpu_equally(demands, granted):
-    assert equal_shares(demands, 1.0) == pytest.approx(granted)
+@pytest.mark.parametrize(("demands", "shares"), DEMANDS_AND_SHARES)
+def test_demands_of_active_processes_share_a_simulated_gpu_equally(demands, shares):
+    assert equal_shares(demands, 1.0) == pytest.approx(shares)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=8))
 def test_simulated_gpu_shares_never_exceed_the_device_or_their_demand(demands):
-    granted = equal_shares(demands, 1.0)
+    shares = equal_shares(demands, 1.0)
 
-    assert granted.keys() == demands.keys()
-    assert all(0 <= granted[name] <= demands[name] for name in demands)
-    assert sum(granted.values()) == pytest.approx(min(1.0, sum(demands.values())))
+    assert shares.keys() == demands.keys()
+    assert all(0 <= shares[name] <= demands[name] for name in demands)
+    assert sum(shares.values()) == pytest.approx(min(1.0, sum(demands.values())))
 
 
 @pytest.fixture
@@ -97,19 +97,19 @@ def test_gang_workers_load_only_their_own_simulated_gpus(source, start, allocate
 # -- processor time ------------------------------------------------------------------------------
 
 # Starts a child for each input line, waits for its end, and prints a line.
-PARENT = """
+PARENT_PROGRAM = """
 import subprocess, sys
 for line in sys.stdin:
     subprocess.run([sys.executable, "-c", line])
     print(flush=True)
 """
-BURN = "import time\nwhile time.process_time() < {seconds}: pass"
+CPU_LOAD_PROGRAM = "import time\nwhile time.process_time() < {seconds}: pass"
 
 
 @pytest.fixture
 def parent():
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-u", "-c", PARENT_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         yield process
         process.kill()
@@ -125,7 +125,7 @@ def test_usage_of_child_processes_that_exit_between_two_polls_is_included(parent
     table = ProcessTable()
     allocations = [allocate("vision/a", "GPU", process=psutil.Process(parent.pid))]
     table.measure(allocations)
-    parent.stdin.write(f"exec({BURN.format(seconds=0.3)!r})\n".encode())
+    parent.stdin.write(f"exec({CPU_LOAD_PROGRAM.format(seconds=0.3)!r})\n".encode())
     parent.stdin.flush()
     parent.stdout.readline()
 
@@ -140,17 +140,17 @@ def test_usage_of_a_child_process_is_not_doubled_when_it_ends(
     allocations = [allocate("vision/a", "GPU", process=root)]
     table.measure(allocations)
     # The child stays until a poll has seen it: on a busy machine it would end between two polls.
-    burned, seen = tmp_path / "burned", tmp_path / "seen"
+    burned_file, seen_file = tmp_path / "burned_file", tmp_path / "seen_file"
     program = (
-        f"{BURN.format(seconds=0.5)}\n"
-        f"import pathlib\npathlib.Path({str(burned)!r}).touch()\n"
-        f"while not pathlib.Path({str(seen)!r}).exists(): time.sleep(0.01)"
+        f"{CPU_LOAD_PROGRAM.format(seconds=0.5)}\n"
+        f"import pathlib\npathlib.Path({str(burned_file)!r}).touch()\n"
+        f"while not pathlib.Path({str(seen_file)!r}).exists(): time.sleep(0.01)"
     )
     parent.stdin.write(f"exec({program!r})\n".encode())
     parent.stdin.flush()
-    eventually(burned.exists)
+    eventually(burned_file.exists)
     before = cpu_seconds(table, allocations)
-    seen.touch()
+    seen_file.touch()
     parent.stdout.readline()
     after = cpu_seconds(table, allocations)
 
@@ -171,15 +171,15 @@ def test_cpu_usage_before_the_first_poll_is_excluded(start, allocate, eventually
 
 
 def test_process_table_excludes_processes_without_an_allocation(start, allocate):
-    mine, _other = start(), start()
+    allocated_process, _other_process = start(), start()
     table = ProcessTable()
-    allocations = [allocate("vision/a", "GPU", process=mine)]
+    allocations = [allocate("vision/a", "GPU", process=allocated_process)]
     table.measure(allocations)
 
-    assert [use.pid for use in table.measure(allocations) or ()] == [mine.pid]
+    assert [use.pid for use in table.measure(allocations) or ()] == [allocated_process.pid]
 
 
-def on_devices(poll) -> set[int]:
+def pids_of(poll) -> set[int]:
     return {process.pid for process in poll.processes}
 
 
@@ -191,10 +191,10 @@ def test_process_started_during_a_gpu_release_uses_a_device_only_after_it(source
     lab = allocate("vision/lab", source.devices()[0].uuid, process=server, is_server=True)
     releasing = lab.model_copy(update={"release": True})
     source.poll([lab])
-    before = on_devices(source.poll([releasing]))
+    before = pids_of(source.poll([releasing]))
     restarted = program()
-    during = on_devices(source.poll([releasing]))
-    after = on_devices(source.poll([lab]))
+    during = pids_of(source.poll([releasing]))
+    after = pids_of(source.poll([lab]))
 
     assert before == during == {server.pid, kernel.pid}
     assert after == {server.pid, kernel.pid, restarted.pid}
@@ -204,9 +204,9 @@ def test_zombie_process_uses_no_device(source, start, allocate, eventually):
     process = start(mib=1)
     allocations = [allocate("vision/a", source.devices()[0].uuid, process=process)]
     source.poll(allocations)
-    assert on_devices(source.poll(allocations)) == {process.pid}
+    assert pids_of(source.poll(allocations)) == {process.pid}
     process.kill()
     eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
-    source.poll(allocations)  # its use until its end
+    source.poll(allocations)  # its usage until its end
 
-    assert on_devices(source.poll(allocations)) == set()
+    assert pids_of(source.poll(allocations)) == set()

@@ -17,10 +17,10 @@ from control_plane.plane import ControlPlane
 
 @pytest.fixture
 def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
-    made = ClusterLab(plane)
-    yield made
-    made.forget_projects()
-    made.remove()
+    cluster_lab = ClusterLab(plane)
+    yield cluster_lab
+    cluster_lab.forget_projects()
+    cluster_lab.remove()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def own_plane() -> Iterator[ControlPlane]:
 
 def environment(plane: ControlPlane) -> dict[str, Any]:
     (container,) = plane.request("GET", SERVICE)["spec"]["template"]["spec"]["containers"]
-    return {each["name"]: each.get("value") for each in container["env"]}
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 def exists(plane: ControlPlane, path: str) -> bool:
@@ -48,7 +48,6 @@ def test_install_notes_name_the_url_and_the_hub_token(own_plane):
 
 
 def test_service_pods_comply_with_the_restricted_pod_security_standard(own_plane, eventually):
-    """The service's pods comply with Kubernetes' "restricted" standard."""
     own_plane.kubectl("create", "namespace", "strict")
     restricted = "pod-security.kubernetes.io/enforce=restricted"
     own_plane.kubectl("label", "namespace", "strict", restricted)
@@ -58,7 +57,7 @@ def test_service_pods_comply_with_the_restricted_pod_security_standard(own_plane
     eventually(lambda: exists(own_plane, f"{path}/serviceaccounts/default"))
 
     pod = {"metadata": {"name": "service"}, "spec": spec}
-    own_plane.request("POST", f"{path}/pods?dryRun=All", pod)
+    own_plane.request("POST", f"{path}/pods?dryRun=All", pod)  # raises if it is refused
 
 
 def test_chart_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
@@ -76,27 +75,29 @@ def test_chart_upgrade_preserves_tokens_and_running_jobs(own_plane, eventually):
                 if pod.get("status", {}).get("phase") == "Running"
             ]
 
-        before = eventually(running_pod_uids, what="the job runs")
+        uids_before = eventually(running_pod_uids, what="the job runs")
         install(own_plane, "--set", "jobs.image=example/train,projects.vision.quota=3")
 
         assert environment(own_plane)["RUNAI_JOBS_IMAGE"] == "example/train"
         assert environment(own_plane)["RUNAI_PROJECTS"] == "/etc/runai/projects.yaml"
         assert own_plane.request("GET", SECRET)["data"] == tokens
-        assert running_pod_uids() == before
+        assert running_pod_uids() == uids_before
 
     # No scheduler runs any more, and running workloads complete all the same.
     lab.namespace.finish(lab.namespace.pods("train")[0]["metadata"]["name"])
-    eventually(lambda: lab.namespace.job("train")["status"].get("succeeded"), what="it is done")
+    eventually(
+        lambda: lab.namespace.job("train")["status"].get("succeeded"), what="the job has succeeded"
+    )
     lab.remove()
 
 
 def test_refused_chart_upgrade_leaves_the_deployment_unchanged(own_plane):
-    before = own_plane.request("GET", SERVICE)["metadata"]["generation"]
+    generation_before = own_plane.request("GET", SERVICE)["metadata"]["generation"]
 
     with pytest.raises(HelmRefused, match="postgresql"):
         install(own_plane, "--set", "replicas=2")
 
-    assert own_plane.request("GET", SERVICE)["metadata"]["generation"] == before
+    assert own_plane.request("GET", SERVICE)["metadata"]["generation"] == generation_before
 
 
 def test_chart_uninstall_leaves_projects_and_the_history_volume(own_plane, eventually):
@@ -105,12 +106,12 @@ def test_chart_uninstall_leaves_projects_and_the_history_volume(own_plane, event
 
     helm("uninstall", "runai", "--namespace", "runai", kubeconfig=own_plane.kubeconfig)
 
-    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/runai-scheduler"
-    eventually(lambda: not exists(own_plane, roles) and not exists(own_plane, SERVICE))
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/runai-scheduler"
+    eventually(lambda: not exists(own_plane, role) and not exists(own_plane, SERVICE))
     assert exists(own_plane, "/apis/jupyter-runai.dev/v1alpha1/projects/nlp")
     assert exists(own_plane, "/api/v1/namespaces/runai/persistentvolumeclaims/runai")
 
-    install(own_plane)  # remaining objects do not prevent it
+    install(own_plane)  # the remaining objects prevent no new installation
 
     assert exists(own_plane, SERVICE)
 
@@ -121,7 +122,7 @@ def test_second_chart_release_has_its_own_node_pool_and_changes_no_first_release
     helm(*chart, "--create-namespace", "--set", release_values, kubeconfig=own_plane.kubeconfig)
     path = "/apis/apps/v1/namespaces/runai-a/deployments/runai"
     (container,) = own_plane.request("GET", path)["spec"]["template"]["spec"]["containers"]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     lab = ClusterLab(own_plane)
     try:
         lab.project("vision-a", quota=1, labels={"example.com/pool": "a"})

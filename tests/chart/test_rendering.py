@@ -21,9 +21,9 @@ from runai.hub_service.server.settings import Config
 
 pytestmark = pytest.mark.kubernetes
 
-HERE = Path(__file__).parent
-DEFAULT = HERE / "values" / "default.yaml"
-VALUES = sorted((HERE / "values").glob("*.yaml"))
+FOLDER = Path(__file__).parent
+DEFAULT_VALUES = FOLDER / "values" / "default.yaml"
+VALUES_FILES = sorted((FOLDER / "values").glob("*.yaml"))
 
 
 def objects(*arguments: str) -> list[dict[str, Any]]:
@@ -32,15 +32,15 @@ def objects(*arguments: str) -> list[dict[str, Any]]:
     ]
 
 
-def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
+def objects_of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
     return {o["metadata"]["name"]: o for o in objects(*arguments) if o["kind"] == kind}
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("values", VALUES_FILES, ids=lambda path: path.stem)
 def test_rendered_chart_equals_its_golden_file(values: Path):
     """A golden lists all object names first; objects equal to the defaults are in theirs alone."""
-    golden = HERE / "goldens" / values.name
-    default_objects = [] if values == DEFAULT else objects("--values", str(DEFAULT))
+    golden = FOLDER / "goldens" / values.name
+    default_objects = [] if values == DEFAULT_VALUES else objects("--values", str(DEFAULT_VALUES))
     chart_objects = objects("--values", str(values))
     golden_objects = [
         chart_object
@@ -70,13 +70,13 @@ def _is_long(chart_object: dict[str, Any]) -> bool:
 
 
 def test_helm_lint_passes_for_all_values_files():
-    values = [f"--values={file}" for file in VALUES]
+    values = [f"--values={file}" for file in VALUES_FILES]
 
     assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", "--strict", str(CHART), *values)
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "message"),
     [
         ("agent.enabld=true", "at '/agent': additional properties 'enabld' not allowed"),
         ("replicas=two", "at '/replicas': got string, want integer"),
@@ -94,17 +94,17 @@ def test_helm_lint_passes_for_all_values_files():
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )
-def test_chart_schema_refuses_invalid_values_by_name(setting: str, sentence: str):
+def test_chart_schema_refuses_invalid_values_by_name(setting: str, message: str):
     with pytest.raises(HelmRefused) as refused:
         rendered("--set", setting)
 
-    assert sentence in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_chart_with_two_replicas_has_rolling_updates_and_no_volume_claim():
-    address = "ledger.url=postgresql://runai:secret@db/runai"
+    ledger_setting = "ledger.url=postgresql://runai:secret@db/runai"
 
-    chart_objects = objects("--set", f"replicas=2,{address}")
+    chart_objects = objects("--set", f"replicas=2,{ledger_setting}")
 
     strategies = [o["spec"]["strategy"]["type"] for o in chart_objects if o["kind"] == "Deployment"]
     assert strategies == ["RollingUpdate"]
@@ -150,13 +150,13 @@ def test_every_chart_value_has_a_comment():
     """Each setting's line, or the comment over its group, describes it."""
     lines = (CHART / "values.yaml").read_text().splitlines()
     groups = [i for i, line in enumerate(lines) if re.match(r"[a-zA-Z]+:", line)]
-    silent = [
+    undocumented = [
         lines[i]
         for i in groups
         if "#" not in lines[i] and not any("#" in line for line in _paragraph(lines, i))
     ]
 
-    assert silent == []
+    assert undocumented == []
 
 
 def _paragraph(lines: list[str], at: int) -> list[str]:
@@ -169,25 +169,25 @@ def _paragraph(lines: list[str], at: int) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
 def test_chart_containers_have_restricted_security_contexts(kind: str):
-    for workload in of_kind(kind).values():
+    for workload in objects_of_kind(kind).values():
         pod = workload["spec"]["template"]["spec"]
         (container,) = pod["containers"]
-        security = container["securityContext"]
+        security_context = container["securityContext"]
 
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert pod["enableServiceLinks"] is False  # RUNAI_PORT would be one
+        assert security_context["readOnlyRootFilesystem"] is True
+        assert security_context["allowPrivilegeEscalation"] is False
+        assert security_context["capabilities"] == {"drop": ["ALL"]}
+        assert pod["enableServiceLinks"] is False  # a link to the Service would set RUNAI_PORT
         assert (kind == "DaemonSet") == ("runAsNonRoot" not in pod["securityContext"])
         assert container["resources"]["limits"]["memory"]
 
 
 def _environment(kind: str) -> dict[str, str]:
     """Return the environment of a pod's program; values from elsewhere become "word"."""
-    (workload,) = of_kind(kind, "--values", str(HERE / "values/postgresql.yaml")).values()
+    (workload,) = objects_of_kind(kind, "--values", str(FOLDER / "values/postgresql.yaml")).values()
     (container,) = workload["spec"]["template"]["spec"]["containers"]
-    return {each["name"]: each.get("value", "word") for each in container["env"]}
+    return {variable["name"]: variable.get("value", "word") for variable in container["env"]}
 
 
 def test_service_settings_parse_the_deployment_environment():
@@ -200,11 +200,9 @@ def test_service_settings_parse_the_deployment_environment():
     assert config.kube_config.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
     assert config.kube_config.jobs_token
     assert config.api_url == "http://runai.runai/jupyter/services/runai/"
-    assert (config.host, config.port, config.prefix) == (
-        "0.0.0.0",
-        8000,
-        "/jupyter/services/runai/",
-    )
+    assert config.host == "0.0.0.0"
+    assert config.port == 8000
+    assert config.prefix == "/jupyter/services/runai/"
     assert config.hub is not None
     assert config.hub.api_url == "http://hub.jhub:8081/jupyter/hub/api"
 
@@ -216,13 +214,15 @@ def test_agent_settings_parse_the_daemonset_environment():
 
 
 def test_projects_and_policy_files_rendered_by_the_chart_are_parsed(tmp_path: Path):
-    files = of_kind("ConfigMap", "--values", str(HERE / "values/postgresql.yaml"))["runai"]["data"]
+    values = ("--values", str(FOLDER / "values/postgresql.yaml"))
+    files = objects_of_kind("ConfigMap", *values)["runai"]["data"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
     lab, vision = read_projects(tmp_path / "projects.yaml")
 
-    assert (lab.name, vision.parent, vision.quota, vision.build_quota) == ("lab", "lab", 2500, 1500)
+    assert lab.name == vision.parent == "lab"
+    assert (vision.quota, vision.build_quota) == (2500, 1500)  # in thousandths of a GPU
     assert read_policy(tmp_path / "policy.yaml").history_weight == 2
 
 

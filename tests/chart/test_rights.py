@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chart.acts import ACTIONS, EXEC, KUBEFLOW_ACTIONS, Action, Stage, runs_a_program
 from chart.rights import Right, full_kubeconfig, kubeconfig_without, rights_of
+from chart.service_actions import ACTIONS, EXEC_RIGHTS, KUBEFLOW_ACTIONS, Action, Stage, run_program
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
@@ -22,7 +22,7 @@ from waiting import eventually_async
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
-WITHIN_S = 150
+ACTION_TIMEOUT_S = 150
 """Some actions install a kind, and remove it."""
 USED_RIGHTS = {right for rights in ACTIONS.values() for right in rights}
 ACTION_PARAMS = [
@@ -52,13 +52,13 @@ class RecordingApi(Api):
     refused: list[str]
     used: set[str]
 
-    async def _send(self, method: str, path: str, body: Any, query: Any, *how: Any) -> Any:
+    async def _send(self, method: str, path: str, body: Any, query: Any, *options: Any) -> Any:
         self.used.add(required_right(method, path, watches="watch" in query))
-        answer = await super()._send(method, path, body, query, *how)
-        if answer.status == 403:
+        reply = await super()._send(method, path, body, query, *options)
+        if reply.status == 403:
             self.refused.append(f"{method} {path}")
             self.forbidden.set()
-        return answer
+        return reply
 
     async def channels(self, path: str, query: Any) -> Any:
         try:
@@ -77,8 +77,8 @@ def kubelet():
 
 
 @contextlib.asynccontextmanager
-async def play_action(
-    rights: Path, act: Action, lab: ClusterLab, kubelet: Kubelet
+async def run_action(
+    rights: Path, action: Action, lab: ClusterLab, kubelet: Kubelet
 ) -> AsyncIterator[RecordingApi]:
     """Run an action until it is done or a request is forbidden."""
     node, project = f"gpu-{lab.number}", f"vision-{lab.number}"
@@ -88,9 +88,11 @@ async def play_action(
         api.forbidden, api.refused, api.used = asyncio.Event(), [], set()
         cluster = KubernetesCluster(api, namespace=lab.namespace.name, image="example/train")
         running = asyncio.create_task(cluster.run())
-        action_task = asyncio.ensure_future(act(Stage(api, cluster, lab, kubelet, node, project)))
+        action_task = asyncio.ensure_future(
+            action(Stage(api, cluster, lab, kubelet, node, project))
+        )
         refusal = asyncio.create_task(api.forbidden.wait())
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(ACTION_TIMEOUT_S):
             await asyncio.wait({action_task, refusal}, return_when=asyncio.FIRST_COMPLETED)
         failed = action_task.done() and action_task.exception()
         try:
@@ -105,23 +107,23 @@ async def play_action(
 
 
 def test_doctor_checks_exactly_the_rights_that_the_chart_always_grants():
-    requested = {Right(right.role, right.resource, right.verb) for right in RIGHTS}
+    checked_rights = {Right(right.role, right.resource, right.verb) for right in RIGHTS}
 
-    assert requested == rights_of("notebooks") - set(EXEC)
-    assert len(RIGHTS) == len(requested)
+    assert checked_rights == rights_of("notebooks") - set(EXEC_RIGHTS)
+    assert len(RIGHTS) == len(checked_rights)
 
 
 def test_every_right_of_the_chart_is_used_by_an_action():
-    assert rights_of("notebooks") == USED_RIGHTS | set(EXEC)
+    assert rights_of("notebooks") == USED_RIGHTS | set(EXEC_RIGHTS)
 
 
-@pytest.mark.parametrize("act", ACTION_PARAMS)
+@pytest.mark.parametrize("action", ACTION_PARAMS)
 async def test_kubernetes_action_uses_its_listed_rights_and_is_refused_no_request(
-    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Action
+    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, action: Action
 ):
-    expected = {f"{right.verb} {right.resource}" for right in ACTIONS[act]}
+    expected = {f"{right.verb} {right.resource}" for right in ACTIONS[action]}
 
-    async with play_action(full_kubeconfig(plane, lab.namespace.name), act, lab, kubelet) as api:
+    async with run_action(full_kubeconfig(plane, lab.namespace.name), action, lab, kubelet) as api:
         assert api.refused == []
         await eventually_async(lambda: expected <= api.used, what=f"{expected} are used")
 
@@ -131,18 +133,18 @@ async def test_kubernetes_action_uses_its_listed_rights_and_is_refused_no_reques
 async def test_exec_rights_suffice_to_run_a_program(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet
 ):
-    async with play_action(
-        full_kubeconfig(plane, lab.namespace.name), runs_a_program, lab, kubelet
+    async with run_action(
+        full_kubeconfig(plane, lab.namespace.name), run_program, lab, kubelet
     ) as api:
         assert api.refused == []
 
 
-@pytest.mark.parametrize("right", EXEC, ids=str)
+@pytest.mark.parametrize("right", EXEC_RIGHTS, ids=str)
 async def test_program_is_refused_without_either_exec_right(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, right: Right
 ):
     """One request needs both: the API server checks the second one by itself."""
     rights = kubeconfig_without(plane, lab.namespace.name, right)
 
-    async with play_action(rights, runs_a_program, lab, kubelet) as api:
+    async with run_action(rights, run_program, lab, kubelet) as api:
         assert api.refused

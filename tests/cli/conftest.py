@@ -30,9 +30,9 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 if TYPE_CHECKING:
     from cli_service import RunningService
 
-UNSET = ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT", "RUNAI_DATA_DIR")
+PLATFORM_VARIABLES = ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT", "RUNAI_DATA_DIR")
 
-GPUS = 5
+GPUS = 5  # on one node; a job of 8 workers with a GPU each never starts
 USERS = [Actor("admin", admin=True), *(Actor(name) for name in ("bob", "patty", "ana", "eve"))]
 PROJECTS = [
     ProjectSpec("vision", quota=MilliGpu(2500), members=("bob", "ana")),
@@ -53,7 +53,7 @@ class CommandLine:
         runner = CliRunner(env=dict(self.environment))
         return runner.invoke(cli, arguments, input=stdin, prog_name="runai")
 
-    def described(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> dict[str, Any]:
         """Return the output of `runai describe` for a workload."""
         result = self("describe", name, "-o", "json")
         assert result.exit_code == 0, result.stderr
@@ -68,7 +68,7 @@ class CommandLine:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replace the user's home directory by an empty one."""
-    for name in (*UNSET, "XDG_CONFIG_HOME"):
+    for name in (*PLATFORM_VARIABLES, "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "home"
     folder.mkdir()

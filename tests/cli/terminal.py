@@ -43,9 +43,9 @@ def on_terminal(
     environment: Mapping[str, str],
     *,
     stdout: int | None = None,
-    typed: bool = False,
+    with_input: bool = False,
 ) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Run a program on a terminal; `stdout` may go elsewhere, typed input is optional."""
+    """Run a program on a terminal; `stdout` may go elsewhere, its input is optional."""
     terminal = Terminal()
     # Not the settings of the shell that runs the tests: NO_COLOR, a narrow window.
     process_env = {
@@ -54,9 +54,9 @@ def on_terminal(
         "PATH": os.environ["PATH"],
         **environment,
     }
-    running = subprocess.Popen(
+    process = subprocess.Popen(
         program,
-        stdin=terminal.slave_fd if typed else subprocess.PIPE,
+        stdin=terminal.slave_fd if with_input else subprocess.PIPE,
         stdout=terminal.slave_fd if stdout is None else stdout,
         stderr=terminal.slave_fd,
         env=process_env,
@@ -64,10 +64,10 @@ def on_terminal(
     )
     os.close(terminal.slave_fd)
     try:
-        yield terminal, running
+        yield terminal, process
     finally:
-        if running.stdin is not None:
-            running.stdin.close()
-        running.kill()
-        running.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        process.kill()
+        process.wait()
         os.close(terminal.master_fd)

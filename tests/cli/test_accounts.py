@@ -15,6 +15,7 @@ from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
+    """A data directory with the first accounts: the admin, bob and patty."""
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # a fast hash
     data_dir = DataDirectory(tmp_path / "platform")
     data_dir.prepare(system_users=False)
@@ -23,15 +24,15 @@ def directory(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def user(directory, runai):
+def runai_user(directory, runai):
     def run(*arguments, **options):
         return runai("user", "--data-dir", str(directory.root), *arguments, **options)
 
     return run
 
 
-def test_user_list_marks_admins(user):
-    assert user("list").stdout.splitlines() == [
+def test_user_list_marks_admins(runai_user):
+    assert runai_user("list").stdout.splitlines() == [
         "NAME   ADMIN",
         "admin  yes",
         "bob    -",
@@ -39,35 +40,37 @@ def test_user_list_marks_admins(user):
     ]
 
 
-def test_user_add_prints_a_generated_password_that_logs_in(user, directory):
-    result = user("add", "ana")
+def test_user_add_prints_a_generated_password_that_logs_in(runai_user, directory):
+    result = runai_user("add", "ana")
 
     password = result.stdout.splitlines()[1].removeprefix("password: ")
     assert Accounts(directory).check("ana", password) is not None
     assert "runai project set PROJECT --add-member ana" in result.stderr
 
 
-def test_user_add_with_admin_flag_makes_an_admin(user):
-    user("add", "root2", "--admin")
+def test_user_add_with_admin_flag_makes_an_admin(runai_user):
+    runai_user("add", "root2", "--admin")
 
-    assert {"name": "root2", "admin": True} in json.loads(user("list", "-o", "json").stdout)
+    assert {"name": "root2", "admin": True} in json.loads(runai_user("list", "-o", "json").stdout)
 
 
 @pytest.mark.parametrize(
-    ("options", "typed"),
+    ("options", "prompt_count"),
     [(["--password-stdin"], 1), ([], 2)],
-    ids=["from standard input", "asked for twice"],
+    ids=["from standard input", "prompted twice"],
 )
-def test_passwd_command_never_prints_the_chosen_password(user, directory, options, typed):
-    result = user("passwd", "bob", *options, stdin="correct horse battery\n" * typed)
+def test_passwd_command_never_prints_the_chosen_password(
+    runai_user, directory, options, prompt_count
+):
+    result = runai_user("passwd", "bob", *options, stdin="correct horse battery\n" * prompt_count)
 
     assert result.exit_code == 0
     assert Accounts(directory).check("bob", "correct horse battery") is not None
     assert "correct horse" not in result.output
 
 
-def test_user_remove_prints_which_logins_servers_and_jobs_end(user, directory):
-    result = user("remove", "bob")
+def test_user_remove_prints_which_logins_servers_and_jobs_end(runai_user, directory):
+    result = runai_user("remove", "bob")
 
     assert "bob" not in Accounts(directory).all()
     assert result.stdout == "user bob removed: no login from now on\n"
@@ -75,10 +78,10 @@ def test_user_remove_prints_which_logins_servers_and_jobs_end(user, directory):
         assert phrase in result.stderr
 
 
-def test_removed_user_name_is_added_again_only_with_the_same_person_flag(user, directory):
-    user("remove", "bob")
-    refused = user("add", "bob")
-    added = user("add", "bob", "--same-person")
+def test_removed_user_name_is_added_again_only_with_the_same_person_flag(runai_user, directory):
+    runai_user("remove", "bob")
+    refused = runai_user("add", "bob")
+    added = runai_user("add", "bob", "--same-person")
 
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: There was a user bob before: that person's files,")
@@ -88,8 +91,8 @@ def test_removed_user_name_is_added_again_only_with_the_same_person_flag(user, d
     assert "bob" in Accounts(directory).all()
 
 
-def test_user_add_refuses_an_existing_name_with_a_hint(user):
-    result = user("add", "bob")
+def test_user_add_refuses_an_existing_name_with_a_hint(runai_user):
+    result = runai_user("add", "bob")
 
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: There is a user bob already.\nHint: ")
@@ -121,7 +124,7 @@ def test_data_directory_of_a_different_account_is_refused_and_unchanged(
 ):
     owner = directory.secrets.stat().st_uid
     before = {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")}
-    # As root does, which may write there: its files would lock the platform out.
+    # Root is such an account: it may write there, but its files would lock the platform out.
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     command, *rest = arguments
 

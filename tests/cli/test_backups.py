@@ -60,23 +60,24 @@ async def end_and_delete(lab, spec) -> None:
 
 async def test_backup_of_a_running_platform_is_complete_and_private(platform, backup, tmp_path):
     async with local_lab(tmp_path) as lab:
-        await lab.cluster.submit([lab.job()])
+        job = lab.job()
+        await lab.cluster.submit([job])
 
         backup_dir = backup()
 
         store = SqliteStore(backup_dir / "cluster.sqlite")
-        assert [row.id for row in store.rows()] == ["vision/exp"]
+        assert [row.id for row in store.rows()] == [job.id]
         store.close()
     manifest = json.loads((backup_dir / "backup.json").read_text())
     assert manifest["databases"] == ["cluster.sqlite"]
     assert (backup_dir / "secrets/hub_token").read_text() == (
         platform.secrets / "hub_token"
     ).read_text()
-    modes = {
+    foreign_rights = {
         stat.S_IMODE(path.stat().st_mode) & 0o077
         for path in (backup_dir, *backup_dir.rglob("*.sqlite"))
     }
-    assert modes == {0}
+    assert foreign_rights == {0}
 
 
 async def test_restore_returns_deleted_workloads_and_sets_newer_data_aside(
@@ -84,20 +85,21 @@ async def test_restore_returns_deleted_workloads_and_sets_newer_data_aside(
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
-        await lab.cluster.submit([lab.job()])
+        job, later_job = lab.job(), lab.job("later")
+        await lab.cluster.submit([job])
         backup_dir = backup()
-        await lab.cluster.delete("vision/exp", by="ana")
-        await lab.cluster.submit([lab.job("later")])
+        await lab.cluster.delete(job.id, by="ana")
+        await lab.cluster.submit([later_job])
 
     restore_backup(backup_dir)
 
     store = SqliteStore(platform.root / "cluster.sqlite")
-    assert [row.id for row in store.rows()] == ["vision/exp"]
+    assert [row.id for row in store.rows()] == [job.id]
     store.close()
     (aside,) = platform.root.glob("before-restore-*")
-    before = SqliteStore(aside / "cluster.sqlite")
-    assert [row.id for row in before.rows()] == ["vision/later"]
-    before.close()
+    older_store = SqliteStore(aside / "cluster.sqlite")
+    assert [row.id for row in older_store.rows()] == [later_job.id]
+    older_store.close()
     assert (platform.secrets / "hub_token").exists()
 
 
@@ -280,7 +282,7 @@ async def test_restore_drill_of_the_tutorial_retains_suspended_jobs_and_settings
     page = (Path(__file__).parents[2] / "docs/tutorials/admin.md").read_text(encoding="utf-8")
     section = re.search(r"\n### Restore drill\n.*?```\n(.*?)```", page, re.DOTALL)
     assert section
-    suspends, backs_up, stops, *restores, starts = section[1].splitlines()
+    suspend_line, backup_line, stop_line, *restore_lines, start_line = section[1].splitlines()
     backups = tmp_path / "backups"
     settings = "c.JupyterHub.concurrent_spawn_limit = 10\n"
     (platform.root / "jupyterhub_config.py").write_text(settings)
@@ -295,14 +297,14 @@ async def test_restore_drill_of_the_tutorial_retains_suspended_jobs_and_settings
     async with local_lab(tmp_path, forget=False) as lab:
         job = lab.job(grace_seconds=1)
         await lab.started(job)
-        assert "runai suspend" in suspends
+        assert "runai suspend" in suspend_line
         await lab.cluster.suspend(job.id, by="ana")
         await lab.until(job.id, "suspended")
-        run_line(backs_up)
-    assert stops == "sudo systemctl stop runai"
-    for line in restores:
+        run_line(backup_line)
+    assert stop_line == "sudo systemctl stop runai"
+    for line in restore_lines:
         run_line(line)
-    assert starts == "sudo systemctl start runai"
+    assert start_line == "sudo systemctl start runai"
     async with local_lab(tmp_path) as lab:
         assert (await lab.cluster.workload(job.id)).state == "suspended"
         await lab.cluster.resume(job.id, by="ana")

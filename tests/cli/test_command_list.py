@@ -18,9 +18,15 @@ from runai.hub_service.cli.framework.reference import placeholder, reference
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 PAGE = Path(__file__).parents[2] / "docs/cli.md"
 
-# Modules that the help must not import.
-SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client.client", "jupyterhub", "sqlalchemy"}
-LOADED_BY_HELP = """
+SLOW_MODULES = {
+    "httpx",
+    "pydantic",
+    "rich",
+    "runai.hub_service.client.client",
+    "jupyterhub",
+    "sqlalchemy",
+}
+PRINT_LOADED_MODULES = """
 import sys
 from runai.hub_service.cli.framework.command_list import cli
 cli(["--help"], standalone_mode=False)
@@ -54,18 +60,18 @@ def test_plural_command_names_are_aliases_of_the_singular_names(plural, name, co
 
 
 @pytest.mark.parametrize(
-    ("written", "hint"),
+    ("typed_name", "hint"),
     [
-        pytest.param("sbmit", "Did you mean 'submit'?", id="typing error"),
+        pytest.param("sbmit", "Did you mean 'submit'?", id="misspelt command"),
         pytest.param("attach", "Use: runai logs NAME -f.", id="command of the original"),
-        pytest.param("xyzzy", "No such command 'xyzzy'.", id="nothing like it"),
+        pytest.param("xyzzy", "No such command 'xyzzy'.", id="unlike any command"),
     ],
 )
-def test_unknown_command_is_a_usage_error_with_a_hint(runai, written, hint):
-    result = runai(written)
+def test_unknown_command_is_a_usage_error_with_a_hint(runai, typed_name, hint):
+    result = runai(typed_name)
 
     assert result.exit_code == 2
-    assert f"No such command '{written}'." in result.output
+    assert f"No such command '{typed_name}'." in result.output
     assert hint in result.output
 
 
@@ -121,12 +127,12 @@ def test_version_is_both_a_command_and_an_option(runai):
 
 
 def test_help_imports_no_slow_modules(home):
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED_BY_HELP], capture_output=True, text=True, check=True
+    process = subprocess.run(
+        [sys.executable, "-c", PRINT_LOADED_MODULES], capture_output=True, text=True, check=True
     )
 
-    assert "submit" in done.stdout
-    assert SLOW & set(done.stderr.split()) == set()
+    assert "submit" in process.stdout
+    assert SLOW_MODULES & set(process.stderr.split()) == set()
 
 
 def test_cli_reference_page_matches_the_commands():
@@ -147,11 +153,11 @@ def test_shell_completion_is_silent_without_a_platform(home, monkeypatch, runai)
     monkeypatch.setenv("_RUNAI_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "runai logs ")
     monkeypatch.setenv("COMP_CWORD", "2")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "runai.hub_service.cli"], capture_output=True, text=True, check=False
     )
 
-    assert (done.stdout.strip(), done.stderr) == ("", "")
+    assert (process.stdout.strip(), process.stderr) == ("", "")
 
 
 def test_version_option_prints_the_distribution_version(runai):
@@ -173,11 +179,11 @@ def test_commands_with_json_output_offer_yaml():
         if param.name == "output"
     ]
 
-    assert len(formats) > 10
-    assert [each for each in formats if each != {"json", "yaml"}] == []
+    assert len(formats) > 10  # the commands were found
+    assert [choices for choices in formats if choices != {"json", "yaml"}] == []
 
 
-PLACEHOLDERS = {
+KNOWN_PLACEHOLDERS = {
     *("NAME", "DURATION", "N", "AMOUNT", "TYPE", "VALUE", "FILE", "DIR", "COLUMN", "ADDRESS"),
     *("PROJECT", "SETTING", "FIELD", "PATH", "OCTAL"),
 }
@@ -195,7 +201,7 @@ def test_option_help_is_a_sentence_with_a_known_placeholder(command, option):
     assert re.fullmatch(r"[A-Z]\w+ .+[^.]\.", option.help or "")
     if not option.is_flag and not isinstance(option.type, click.Choice):
         words = re.findall(r"[A-Z]{2,}|\bN\b", placeholder(option, command))
-        assert set(words) - {"GPU"} <= PLACEHOLDERS
+        assert set(words) - {"GPU"} <= KNOWN_PLACEHOLDERS
 
 
 def examples(command):
@@ -224,43 +230,44 @@ def test_command_help_has_two_or_more_valid_examples(command, runai, monkeypatch
             assert result.exit_code == 0, (line, result.output)
 
 
-CLIENT_ALONE = """
+# Runs `runai` without the modules that its first argument names.
+CLIENT_ONLY_PROGRAM = """
 import sys
 for name in sys.argv.pop(1).split(","):
     sys.modules[name] = None
 from runai.hub_service.cli.framework.command_list import cli
 cli(prog_name="runai")
 """
-HUBS = "alembic,fastapi,jupyterhub,psutil,sqlalchemy,uvicorn,yaml"
+PLATFORM_MODULES = "alembic,fastapi,jupyterhub,psutil,sqlalchemy,uvicorn,yaml"
 
 
 @pytest.mark.parametrize(
     "command", [["up"], ["user", "list"], ["backup"], ["restore", "x"]], ids=" ".join
 )
 def test_client_only_install_names_the_platform_package(command):
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT_ALONE, HUBS, *command],
+    process = subprocess.run(
+        [sys.executable, "-c", CLIENT_ONLY_PROGRAM, PLATFORM_MODULES, *command],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.returncode == 1
-    assert done.stderr == (
+    assert process.returncode == 1
+    assert process.stderr == (
         "Error: The platform itself is not installed here, only its client.\n"
         "Hint: pip install 'jupyter-runai[hub]'\n"
     )
 
 
 def test_yaml_output_without_pyyaml_is_refused_before_submission(home):
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT_ALONE, "yaml", "submit", "-o", "yaml", "--", "true"],
+    process = subprocess.run(
+        [sys.executable, "-c", CLIENT_ONLY_PROGRAM, "yaml", "submit", "-o", "yaml", "--", "true"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (
+    assert (process.returncode, process.stderr) == (
         1,
         "Error: -o yaml needs PyYAML: pip install pyyaml\n",
     )

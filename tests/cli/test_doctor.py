@@ -112,7 +112,10 @@ def test_doctor_detects_a_foreign_program_named_runai_on_the_path(findings, tmp_
             ],
         ),
     ],
-    ids=["not chosen", "held", "a part of a GPU beside", "being tried", "not kept"],
+    ids=[
+        *("MPS not chosen", "limit enforced", "limit enforced, beside a MIG device"),
+        *("limit being tried", "limit not enforced on one of two GPUs"),
+    ],
 )
 def test_doctor_reports_the_mps_state_of_each_device(mps_states, expected):
     devices = [
@@ -198,7 +201,7 @@ def set_health(home, free_port):
             "Start that PostgreSQL",
         ),
     ],
-    ids=["cannot store", "without its history"],
+    ids=["database not writable", "history database away"],
 )
 def test_doctor_names_the_remedy_if_the_service_cannot_use_its_database(
     findings, set_health, health, subject, text, mend
@@ -233,16 +236,16 @@ def test_doctor_fails_on_a_revoked_token(findings, service, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("measured", "verdict"),
+    ("measurements", "verdict"),
     [
-        pytest.param({}, "failure", id="silent"),
-        pytest.param({"utilized": 0.0, "memory_used_mib": 0}, "ok", id="reports"),
-        pytest.param({"memory_used_mib": 0}, "ok", id="MIG before Hopper: memory alone"),
-        pytest.param({"utilized": 0.0}, "ok", id="memory that is the machine's: utilization alone"),
+        pytest.param({}, "failure", id="no measurements"),
+        pytest.param({"utilized": 0.0, "memory_used_mib": 0}, "ok", id="utilization and memory"),
+        pytest.param({"memory_used_mib": 0}, "ok", id="memory only (MIG before Hopper)"),
+        pytest.param({"utilized": 0.0}, "ok", id="utilization only (memory of the machine)"),
     ],
 )
-def test_doctor_fails_if_an_agent_reports_no_measurements(measured, verdict):
-    node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, **measured}]})
+def test_doctor_fails_if_an_agent_reports_no_measurements(measurements, verdict):
+    node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, **measurements}]})
 
     (finding,) = checks.check_agents([node])
 

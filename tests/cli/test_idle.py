@@ -39,7 +39,7 @@ PROJECTS = [
         idle_session=IdleRules(release_s=3600),
     )
 ]
-LAB = "vision/lab"
+SESSION = "vision/lab"
 
 
 class Node:
@@ -107,37 +107,41 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
             yield node
         hub.delete(lab.id)
         sleeping.kill()
-        eventually(lambda: LAB not in {w.id for w in hub.workloads()})
+        eventually(lambda: SESSION not in {w.id for w in hub.workloads()})
 
 
 def test_idle_session_is_listed_by_top_and_extended_by_keep(node, as_user):
     bob = as_user("bob")
-    before_idle = bob("top", "--idle")
-    for _ in range(55):
+    early_table = bob("top", "--idle")
+    for _ in range(55):  # minutes, of the 60 until the session's GPU is released
         node.report()
     table = bob("top", "--idle").stdout
-    (listed,) = json.loads(bob("top", "--idle", "-o", "json").stdout)
+    (session,) = json.loads(bob("top", "--idle", "-o", "json").stdout)
     keep_result = bob("keep", "lab")
 
-    assert (before_idle.stdout, before_idle.stderr) == ("", "No GPU that you may see is idle.\n")
+    assert (early_table.stdout, early_table.stderr) == ("", "No GPU that you may see is idle.\n")
     assert "lab" in table
-    assert listed["idle"]["takes"] == "release"
+    assert session["idle"]["takes"] == "release"
     assert keep_result.exit_code == 0
     assert keep_result.stdout.startswith("session vision/lab ")
-    assert json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
+    assert (
+        json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
+    )  # of two
 
 
 def test_release_and_regain_commands_return_and_restore_a_sessions_gpus(node, as_user):
     bob = as_user("bob")
-    unneeded = bob("regain", "lab")
-    released = bob("release", "lab")
+    early_regain = bob("regain", "lab")
+    release = bob("release", "lab")
+    # 6.4 minutes in all: half a GPU for that long prints as 0.1 GPU-hours.
     for _ in range(32):
         node.report(0.2, kernel=False)
     top = bob("top")
-    regained = bob("regain", "lab")
+    regain = bob("regain", "lab")
 
-    assert (unneeded.exit_code, released.exit_code, regained.exit_code) == (1, 0, 0)
-    assert "still has its GPUs" in unneeded.stderr
-    assert released.stdout == "session vision/lab gives its GPUs back\n"
+    assert early_regain.exit_code == 1
+    assert "still has its GPUs" in early_regain.stderr
+    assert (release.exit_code, regain.exit_code) == (0, 0)
+    assert release.stdout == "session vision/lab gives its GPUs back\n"
     assert "0.1 GPU-hours would have been idle, had others not had them" in top.stdout
-    assert regained.stdout.startswith("session vision/lab ")
+    assert regain.stdout.startswith("session vision/lab ")

@@ -25,9 +25,9 @@ from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
-RENAMES = ("rename", "replace")
-UP = "from runai.embedded.up import main; raise SystemExit(main())"
-KILL_AT = """
+RENAME_FUNCTIONS = ("rename", "replace")
+UP_PROGRAM = "from runai.embedded.up import main; raise SystemExit(main())"
+RESTORE_KILLED_AT_RENAME = """
 import os, signal, sys
 from pathlib import Path
 from runai.embedded.data_directory import DataDirectory
@@ -81,8 +81,8 @@ def make_platform(root: Path, name: str) -> DataDirectory:
     return directory
 
 
-OLD = dict.fromkeys((*DATABASES, "secrets"), "old") | {"aside": ""}
-NEW = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
+OLD_PLATFORM = dict.fromkeys((*DATABASES, "secrets"), "old") | {"aside": ""}
+NEW_PLATFORM = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
 """`new` is the backup's content."""
 
 
@@ -92,8 +92,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("template")
     back_up(make_platform(folder / "data", "new"), folder / "backups")
     root = make_platform(folder / "data", "old").root
-    ended_since = root / "jobs/vision/later/attempt-1/worker-0"
-    ended_since.mkdir(parents=True)
+    ended_worker_dir = root / "jobs/vision/later/attempt-1/worker-0"
+    ended_worker_dir.mkdir(parents=True)
     return folder
 
 
@@ -105,13 +105,13 @@ def backup(template: Path, tmp_path: Path) -> Path:
     return backup_dir
 
 
-def kill_at(rename: int, root: Path, backup: Path) -> None:
+def kill_restore_at_rename(rename: int, root: Path, backup: Path) -> None:
     """Restore in a process that is killed before the given one of the committing renames."""
-    command = [sys.executable, "-c", KILL_AT, str(root), str(backup), str(rename)]
+    command = [sys.executable, "-c", RESTORE_KILLED_AT_RENAME, str(root), str(backup), str(rename)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
 
-def is_refused(directory: DataDirectory) -> bool:
+def is_half_restored(directory: DataDirectory) -> bool:
     try:
         check_is_whole(directory.root)
     except Conflict:
@@ -122,55 +122,57 @@ def is_refused(directory: DataDirectory) -> bool:
 def test_restore_killed_at_any_rename_is_finished_by_the_next_restore(
     backup, tmp_path, monkeypatch
 ):
-    real = {name: getattr(os, name) for name in RENAMES}
-    interrupted, root = 0, tmp_path
-    for renames in count():
-        root = tmp_path / f"copy-{renames}"
+    real_functions = {name: getattr(os, name) for name in RENAME_FUNCTIONS}
+    half_restored_count, root = 0, tmp_path
+    for completed_renames in count():
+        root = tmp_path / f"copy-{completed_renames}"
         shutil.copytree(tmp_path / "data", root)
-        left = iter(range(renames))
+        remaining = iter(range(completed_renames))
 
-        def killed(source, target, *, name, left=left, root=root):
-            if str(root) in str(source) and next(left, None) is None:
+        def rename_or_kill(source, target, *, name, remaining=remaining, root=root):
+            if str(root) in str(source) and next(remaining, None) is None:
                 raise Killed
-            real[name](source, target)
+            real_functions[name](source, target)
 
-        for name in RENAMES:
-            monkeypatch.setattr(os, name, lambda s, t, name=name, k=killed: k(s, t, name=name))
+        for name in RENAME_FUNCTIONS:
+            monkeypatch.setattr(
+                os, name, lambda s, t, name=name, k=rename_or_kill: k(s, t, name=name)
+            )
         try:
             restore(DataDirectory(root), backup)
         except Killed:
             completed = False
         else:
             completed = True
-        for name in RENAMES:
-            monkeypatch.setattr(os, name, real[name])
+        for name in RENAME_FUNCTIONS:
+            monkeypatch.setattr(os, name, real_functions[name])
 
         if completed:
             break
-        if is_refused(DataDirectory(root)):
-            interrupted += 1
+        if is_half_restored(DataDirectory(root)):
+            half_restored_count += 1
         else:
-            assert names_by_part(root) == OLD
-        done = restore(DataDirectory(root), backup)
+            assert names_by_part(root) == OLD_PLATFORM
+        second_restore = restore(DataDirectory(root), backup)
 
-        assert names_by_part(root) == NEW
-        assert not is_refused(DataDirectory(root))
-        assert (done.aside / "jobs/vision/later/attempt-1").is_dir()
+        assert names_by_part(root) == NEW_PLATFORM
+        assert not is_half_restored(DataDirectory(root))
+        assert (second_restore.aside / "jobs/vision/later/attempt-1").is_dir()
         assert not list(root.glob(".restoring*"))
-    assert interrupted > 8
-    assert names_by_part(root) == NEW
+    assert half_restored_count > 8  # a restore has more renames than that
+    assert names_by_part(root) == NEW_PLATFORM
 
 
 def test_platform_does_not_start_until_a_killed_restore_is_finished(backup, runai, tmp_path):
     root = tmp_path / "data"
-    kill_at(4, root, backup)
+    kill_restore_at_rename(4, root, backup)  # any in the middle
 
-    saved = runai("backup", "--data-dir", str(root))
+    backup_result = runai("backup", "--data-dir", str(root))
 
-    assert saved.exit_code == 1
-    assert "A restoration was interrupted in" in saved.stderr
+    assert backup_result.exit_code == 1
+    assert "A restoration was interrupted in" in backup_result.stderr
     up = subprocess.run(
-        [sys.executable, "-c", UP, "--data-dir", str(root)],
+        [sys.executable, "-c", UP_PROGRAM, "--data-dir", str(root)],
         capture_output=True,
         text=True,
         check=False,
@@ -179,14 +181,14 @@ def test_platform_does_not_start_until_a_killed_restore_is_finished(backup, runa
     assert "Run the same `runai restore BACKUP` again" in up.stderr
     result = runai("restore", str(backup), "--data-dir", str(root))
     assert result.exit_code == 0, result.output
-    assert names_by_part(root) == NEW
+    assert names_by_part(root) == NEW_PLATFORM
 
 
 def test_restore_refuses_to_replace_a_file_created_during_the_interruption(backup, runai, tmp_path):
     root = tmp_path / "data"
-    kill_at(2, root, backup)
+    kill_restore_at_rename(2, root, backup)  # the old database is moved, the new one is not
     assert not (root / "cluster.sqlite").exists()
-    (root / "cluster.sqlite").write_text("somebody's")
+    (root / "cluster.sqlite").write_text("a new file")
 
     refused = runai("restore", str(backup), "--data-dir", str(root))
 
@@ -194,12 +196,12 @@ def test_restore_refuses_to_replace_a_file_created_during_the_interruption(backu
     assert "cluster.sqlite has come while the restoration was interrupted." in refused.stderr
     (root / "cluster.sqlite").rename(tmp_path / "away")
     assert runai("restore", str(backup), "--data-dir", str(root)).exit_code == 0
-    assert names_by_part(root) == NEW
+    assert names_by_part(root) == NEW_PLATFORM
 
 
 async def test_service_refuses_a_half_restored_platform(backup, tmp_path):
     root = tmp_path / "data"
-    kill_at(2, root, backup)
+    kill_restore_at_rename(2, root, backup)  # the old database is moved, the new one is not
     before = sorted(root.iterdir())
 
     with pytest.raises(Conflict, match="A restoration was interrupted"):
@@ -212,7 +214,7 @@ async def test_service_refuses_a_half_restored_platform(backup, tmp_path):
 def test_different_backup_is_restored_after_the_interrupted_restore(backup, tmp_path):
     root = tmp_path / "data"
     other_backup = back_up(make_platform(tmp_path / "other", "third"), tmp_path / "others")
-    kill_at(5, root, backup)
+    kill_restore_at_rename(5, root, backup)  # any in the middle
     shutil.rmtree(backup)  # the backup is staged beside the platform
 
     restore(DataDirectory(root), other_backup)
@@ -234,7 +236,7 @@ def test_restore_refuses_a_backup_of_a_newer_version_before_any_move(name, backu
     with pytest.raises(Unavailable, match=f"{name} of .* made by version .* schema 9999"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert names_by_part(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD_PLATFORM
     assert not list((tmp_path / "data").glob(".restoring*"))
 
 
@@ -246,14 +248,14 @@ def test_restore_names_an_unreadable_interrupted_restore_and_moves_nothing(text,
     with pytest.raises(Unavailable, match=r"data/restoring says .* and cannot be read"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert names_by_part(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD_PLATFORM
 
 
 @pytest.mark.mounts
 def test_restore_refuses_files_on_a_different_disk_before_any_rename(backup, tmp_path):
     root = tmp_path / "data"
     (tmp_path / "disk").mkdir()
-    disk = SmallDisk(tmp_path / "disk", 8)
+    disk = SmallDisk(tmp_path / "disk", mib=8)
     try:
         shutil.move(root / "jobs", disk.folder / "jobs")
         (root / "jobs").symlink_to(disk.folder / "jobs")
@@ -261,8 +263,8 @@ def test_restore_refuses_files_on_a_different_disk_before_any_rename(backup, tmp
         with pytest.raises(Conflict, match="attempt-1 lies on another disk"):
             restore(DataDirectory(root), backup)
 
-        assert names_by_part(root) == OLD
-        assert not is_refused(DataDirectory(root))
+        assert names_by_part(root) == OLD_PLATFORM
+        assert not is_half_restored(DataDirectory(root))
     finally:
         disk.unmount()
 
@@ -273,13 +275,13 @@ def test_restore_with_uncopyable_secrets_leaves_the_old_platform(backup, tmp_pat
     with pytest.raises(RunaiError, match="secrets/lost is no regular file"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
-    assert names_by_part(tmp_path / "data") == OLD
+    assert names_by_part(tmp_path / "data") == OLD_PLATFORM
 
 
 @pytest.mark.mounts
 def test_restore_on_a_full_disk_leaves_the_old_platform(backup, tmp_path):
     (tmp_path / "disk").mkdir()
-    disk = SmallDisk(tmp_path / "disk", 8)
+    disk = SmallDisk(tmp_path / "disk", mib=8)
     try:
         root = disk.folder  # the data directory may be a mount point
         shutil.copytree(tmp_path / "data", root, dirs_exist_ok=True)
@@ -289,7 +291,7 @@ def test_restore_on_a_full_disk_leaves_the_old_platform(backup, tmp_path):
             restore(DataDirectory(root), backup)
 
         disk.make_room()
-        assert names_by_part(root) == OLD
+        assert names_by_part(root) == OLD_PLATFORM
         restore(DataDirectory(root), backup)
         assert names_by_part(root)["cluster.sqlite"] == "new"
     finally:

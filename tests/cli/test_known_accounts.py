@@ -19,7 +19,8 @@ from runai.hub_service.processes.accounts.known_accounts import (
 from runai.hub_service.wire.errors import Forbidden
 from unix_accounts import UIDS, accounts
 
-ANA = UIDS["ana"]
+ANA_UID = UIDS["ana"]
+NEW_UID = 2003
 
 
 @pytest.fixture
@@ -38,12 +39,12 @@ def directory(tmp_path):
 @pytest.fixture
 def known_accounts(directory):
     known_accounts = KnownAccounts(directory.root)
-    known_accounts.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=True))
+    known_accounts.register(KnownAccount("ana", ANA_UID, ANA_UID, "/home/ana", local=True))
     return known_accounts
 
 
 @pytest.fixture
-def user(directory, unix, runai, monkeypatch):
+def runai_user(directory, unix, runai, monkeypatch):
     def account_directory(_known):
         return unix.directory(directory.root)
 
@@ -57,21 +58,23 @@ def user(directory, unix, runai, monkeypatch):
     return run
 
 
-def test_user_same_person_takes_the_new_uid_and_stores_the_former_uid(user, unix, known_accounts):
-    unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
+def test_user_same_person_takes_the_new_uid_and_stores_the_former_uid(
+    runai_user, unix, known_accounts
+):
+    unix.answer("ana", unix.entry("ana", uid=NEW_UID, home="/home/new"))
 
-    result = user("same-person", "ana")
+    result = runai_user("same-person", "ana")
 
-    assert result.stdout == f"ana has uid 2003 now, was {ANA}: the same person\n"
-    assert f"chown -R -h --from={ANA} 2003 /home/new" in result.stderr
+    assert result.stdout == f"ana has uid {NEW_UID} now, was {ANA_UID}: the same person\n"
+    assert f"chown -R -h --from={ANA_UID} {NEW_UID} /home/new" in result.stderr
     account = known_accounts.get("ana")
-    assert (account.uid, account.home, account.former_uids) == (2003, "/home/new", (ANA,))
+    assert (account.uid, account.home, account.former_uids) == (NEW_UID, "/home/new", (ANA_UID,))
 
 
 REFUSALS = {
-    "the uid is the known one": ({}, f"ana has uid {ANA}, as before: nothing to do."),
-    "the account is gone": ({"local": False}, "The account ana is gone since"),
-    "the account directory does not answer": (
+    "unchanged uid": ({}, f"ana has uid {ANA_UID}, as before: nothing to do."),
+    "removed account": ({"local": False}, "The account ana is gone since"),
+    "no answer of the account directory": (
         {"local": None},
         "The account directory does not answer for ana since",
     ),
@@ -80,36 +83,36 @@ REFUSALS = {
 
 @pytest.mark.parametrize(("answer", "sentence"), REFUSALS.values(), ids=REFUSALS)
 def test_user_same_person_refusal_leaves_the_known_uid_unchanged(
-    user, unix, known_accounts, answer, sentence
+    runai_user, unix, known_accounts, answer, sentence
 ):
     unix.answer("ana", answer or unix.entry("ana"))
 
-    result = user("same-person", "ana")
+    result = runai_user("same-person", "ana")
 
     assert result.exit_code == 1
     assert sentence in result.stderr
-    assert known_accounts.get("ana").uid == ANA
+    assert known_accounts.get("ana").uid == ANA_UID
 
 
-def test_user_same_person_refuses_an_unknown_name(user, known_accounts):
-    result = user("same-person", "pat")
+def test_user_same_person_refuses_an_unknown_name(runai_user, known_accounts):
+    result = runai_user("same-person", "pat")
 
     assert result.exit_code == 1
     assert "No account pat is known here" in result.stderr
 
 
-def test_user_same_person_refuses_a_name_that_is_being_forgotten(user, unix, known_accounts):
-    unix.answer("ana", unix.entry("ana", uid=2003))
-    user("forget", "ana")
-    result = user("same-person", "ana")
+def test_user_same_person_refuses_a_name_that_is_being_forgotten(runai_user, unix, known_accounts):
+    unix.answer("ana", unix.entry("ana", uid=NEW_UID))
+    runai_user("forget", "ana")
+    result = runai_user("same-person", "ana")
 
     assert result.exit_code == 1
     assert "ana is being forgotten" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["ana", "pat"], ids=["known", "not known"])
-def test_forget_records_the_request_and_prints_what_it_ends(user, known_accounts, name):
-    result = user("forget", name)
+@pytest.mark.parametrize("name", ["ana", "pat"], ids=["known account", "unknown account"])
+def test_forget_records_the_request_and_prints_what_it_ends(runai_user, known_accounts, name):
+    result = runai_user("forget", name)
 
     assert known_accounts.being_forgotten() == [name]
     assert known_accounts.get("ana") is not None
@@ -135,7 +138,7 @@ def test_user_same_person_and_forget_need_system_users(runai, tmp_path, command)
 def test_usermod_uid_change_is_the_same_person_and_a_recreated_account_is_not(directory, runai):
     name, known_accounts = f"u{uuid4().hex[:12]}", KnownAccounts(directory.root)
 
-    async def meet():
+    async def current_uid():
         return (await AccountDirectory(known_accounts).account(name)).uid
 
     def run(*command):
@@ -143,20 +146,21 @@ def test_usermod_uid_change_is_the_same_person_and_a_recreated_account_is_not(di
 
     run("useradd", "-M", "-d", "/tmp", "-U", name)
     try:
-        first = asyncio.run(meet())
-        run("usermod", "-u", str(first + 1000), name)
-        same = runai("user", "--data-dir", str(directory.root), "same-person", name)
-        second = asyncio.run(meet())
+        first_uid = asyncio.run(current_uid())
+        run("usermod", "-u", str(first_uid + 1000), name)
+        same_person = runai("user", "--data-dir", str(directory.root), "same-person", name)
+        changed_uid = asyncio.run(current_uid())
         run("userdel", name)
-        run("useradd", "-M", "-d", "/tmp", "-U", "-u", str(first + 2000), name)
+        run("useradd", "-M", "-d", "/tmp", "-U", "-u", str(first_uid + 2000), name)
         with pytest.raises(Forbidden, match="an admin says whether this is the same person"):
-            asyncio.run(meet())
+            asyncio.run(current_uid())
         known_accounts.forget(name)  # as the hub does
-        third = asyncio.run(meet())
+        recreated_uid = asyncio.run(current_uid())
     finally:
         run("userdel", name)
 
-    assert same.exit_code == 0
-    assert (second, third) == (first + 1000, first + 2000)
-    assert (new := known_accounts.get(name)) is not None
-    assert new.former_uids == ()
+    assert same_person.exit_code == 0
+    assert changed_uid == first_uid + 1000
+    assert recreated_uid == first_uid + 2000
+    assert (account := known_accounts.get(name)) is not None
+    assert account.former_uids == ()

@@ -24,7 +24,9 @@ URL = "http://127.0.0.1:8000/"
 
 
 @pytest.mark.parametrize(
-    "token_arguments", [["--token", "s3cret"], ["--token=s3cret"]], ids=["two", "one"]
+    "token_arguments",
+    [["--token", "s3cret"], ["--token=s3cret"]],
+    ids=["separate words", "one word"],
 )
 def test_login_refuses_a_token_argument_without_repeating_it(runai, token_arguments):
     for arguments in ([URL, *token_arguments], [*token_arguments, URL]):
@@ -47,19 +49,19 @@ def test_login_at_an_address_without_a_hub_names_the_address(runai, free_port):
 
 
 @pytest.mark.parametrize(
-    ("address", "overheard"),
+    ("address", "is_overheard"),
     [
         ("http://127.0.0.1:8000", False),
         ("https://hub.example.org", False),
         ("http://hub.example.org", True),
     ],
 )
-def test_hub_login_flags_a_password_sent_over_http_to_a_remote_host(address, overheard):
+def test_hub_login_flags_a_password_sent_over_http_to_a_remote_host(address, is_overheard):
     with HubLogin(hub_root(address)) as hub:
-        assert hub.is_overheard == overheard
+        assert hub.is_overheard == is_overheard
 
 
-def _revocations() -> bytes:
+def _revocation_list() -> bytes:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateRevocationListBuilder(x509.Name([]), now, now)
     signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
@@ -69,19 +71,19 @@ def _revocations() -> bytes:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        pytest.param(lambda: None, "No such file or directory", id="missing"),
-        pytest.param(lambda: b"", "it has no certificate in PEM", id="empty"),
-        pytest.param(lambda: b"\x30\x82", "it has no certificate in PEM", id="DER"),
+        pytest.param(lambda: None, "No such file or directory", id="missing file"),
+        pytest.param(lambda: b"", "it has no certificate in PEM", id="empty file"),
+        pytest.param(lambda: b"\x30\x82", "it has no certificate in PEM", id="DER instead of PEM"),
         pytest.param(
             lambda: Authority().server(["hub"], []).key, "it has no certificate in PEM", id="key"
         ),
-        pytest.param(_revocations, "it has no certificate in PEM", id="revocations"),
+        pytest.param(_revocation_list, "it has no certificate in PEM", id="revocation list"),
     ],
 )
 def test_login_refuses_a_ca_file_without_a_certificate(runai, tmp_path, content, problem):
     path = tmp_path / "ca.crt"
-    if (written := content()) is not None:
-        path.write_bytes(written)
+    if (pem := content()) is not None:
+        path.write_bytes(pem)
 
     result = runai("login", "https://127.0.0.1:9/", "--ca", str(path))
 
@@ -92,7 +94,7 @@ def test_login_refuses_a_ca_file_without_a_certificate(runai, tmp_path, content,
     )
 
 
-@pytest.mark.parametrize("address", [URL, "hub.example.org"], ids=["http", "no scheme"])
+@pytest.mark.parametrize("address", [URL, "hub.example.org"], ids=["http address", "no scheme"])
 def test_login_refuses_a_ca_file_for_an_address_without_tls(runai, address):
     result = runai("login", address, "--ca", "ca.crt")
 
@@ -105,7 +107,7 @@ def test_login_refuses_an_invalid_hub_address_and_names_it(runai):
 
 
 class FailingHub(BaseHTTPRequestHandler):
-    """A hub with a login form; `replies` are its statuses by path, if not a sound one's."""
+    """A hub with a login form; `replies`: statuses by path that differ from a sound hub's."""
 
     replies: ClassVar[dict[str, int]] = {}
 
@@ -141,7 +143,7 @@ class RefusingHub(FailingHub):
         ("Invalid username or password", "Try again; an admin can give you a new one."),
         ("Dora is &lt;dora&gt;.\x1b[2J", "The hub's answer: Dora is <dora>.\\x1b[2J"),
     ],
-    ids=["wrong password", "a reason"],
+    ids=["wrong password", "reason of the hub"],
 )
 def test_refused_login_prints_the_reason_from_the_hubs_login_page(
     runai, monkeypatch, sentence, hint
@@ -167,9 +169,9 @@ def test_refused_login_prints_the_reason_from_the_hubs_login_page(
         pytest.param("POST /hub/login", 500, "failed with status 500", id="500"),
         pytest.param("POST /hub/login", 503, "is not ready", id="503"),
         pytest.param("POST /hub/login", 404, "failed with status 404", id="404"),
-        pytest.param("GET /hub/login", 500, "failed with status 500", id="no form"),
-        pytest.param("GET /hub/api", 500, "failed with status 500", id="no version"),
-        pytest.param("GET /hub/api/user", 500, "failed with status 500", id="no user"),
+        pytest.param("GET /hub/login", 500, "failed with status 500", id="login form fails"),
+        pytest.param("GET /hub/api", 500, "failed with status 500", id="version request fails"),
+        pytest.param("GET /hub/api/user", 500, "failed with status 500", id="user request fails"),
     ],
 )
 def test_login_distinguishes_a_wrong_password_from_hub_failures(
@@ -197,15 +199,15 @@ def test_login_distinguishes_a_wrong_password_from_hub_failures(
         pytest.param(
             "http://services.localhost:{}/services/runai/health",
             "http://services.localhost:{}/services/runai/",
-            id="a host below the hub's",
+            id="subdomain of the hub",
         ),
         pytest.param(
             "http://evil.example/services/runai/health",
             "http://localhost:{}/services/runai/",
-            id="another host",
+            id="foreign host",
         ),
         pytest.param(
-            "/hub/services/runai/health", "http://localhost:{}/services/runai/", id="a path"
+            "/hub/services/runai/health", "http://localhost:{}/services/runai/", id="path"
         ),
     ],
 )
@@ -230,7 +232,7 @@ class HostileHub(BaseHTTPRequestHandler):
     """A hub that logs every user in; `replies` has its other status lines, headers and bodies."""
 
     replies: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
-    sound: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
+    sound_replies: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
         "GET /hub/api": (200, {}, b'{"version": "6.0"}'),
         "GET /hub/login": (200, {}, b'<input type="password">'),
         "POST /hub/login": (302, {"Location": "/hub/home"}, b""),
@@ -256,7 +258,9 @@ class HostileHub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
         name = f"{self.command} {self.path}"
-        status, headers, body = self.replies.get(name) or self.sound.get(name) or (200, {}, b"")
+        status, headers, body = (
+            self.replies.get(name) or self.sound_replies.get(name) or (200, {}, b"")
+        )
         self.send_response(status)
         for header in headers.items():
             self.send_header(*header)
@@ -276,29 +280,35 @@ def hostile_hub() -> Iterator[str]:
         server.shutdown()
 
 
-NESTED = b"[" * 200_000
+DEEPLY_NESTED_JSON = b"[" * 200_000
 
 
 @pytest.mark.parametrize(
     ("request_line", "reply"),
     [
-        pytest.param("GET /hub/api", (200, {}, NESTED), id="nested version"),
-        pytest.param("GET /hub/api", (200, {}, b"[]"), id="a list"),
-        pytest.param("GET /hub/api", (200, {}, b"x" * 5_000_000), id="a long reply"),
+        pytest.param("GET /hub/api", (200, {}, DEEPLY_NESTED_JSON), id="deeply nested version"),
+        pytest.param("GET /hub/api", (200, {}, b"[]"), id="list instead of an object"),
+        pytest.param("GET /hub/api", (200, {}, b"x" * 5_000_000), id="reply above the size limit"),
         pytest.param(
             "GET /hub/api",
             (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(5_000_000))),
-            id="a reply that grows",
+            id="compressed reply above the size limit",
         ),
         pytest.param(
-            "GET /hub/api", (200, {"Content-Encoding": "gzip"}, b"plain"), id="no such encoding"
+            "GET /hub/api",
+            (200, {"Content-Encoding": "gzip"}, b"plain"),
+            id="body without its encoding",
         ),
-        pytest.param("GET /hub/api/user", (307, {"Location": "/x"}, b""), id="redirected user"),
-        pytest.param("GET /hub/api/user", (200, {}, NESTED), id="nested user"),
         pytest.param(
-            "GET /hub/api/user", (200, {}, b'{"name": "bob", "scopes": 1}'), id="no scopes"
+            "GET /hub/api/user", (307, {"Location": "/x"}, b""), id="user request redirected"
         ),
-        pytest.param("POST /hub/api/users/bob/tokens", (201, {}, b"{}"), id="no token"),
+        pytest.param("GET /hub/api/user", (200, {}, DEEPLY_NESTED_JSON), id="deeply nested user"),
+        pytest.param(
+            "GET /hub/api/user", (200, {}, b'{"name": "bob", "scopes": 1}'), id="scopes are no list"
+        ),
+        pytest.param(
+            "POST /hub/api/users/bob/tokens", (201, {}, b"{}"), id="reply without a token"
+        ),
     ],
 )
 def test_login_refuses_malformed_hub_replies_in_one_sentence(

@@ -25,7 +25,7 @@ from runai.hub_service.wire.schemas import IdlePut, ProjectPut, ScaleRequest, Su
 
 pytestmark = pytest.mark.tier("long")
 
-ODD = settings(
+EXAMPLE_SETTINGS = settings(
     max_examples=60,
     deadline=None,
     derandomize=True,
@@ -47,15 +47,15 @@ DURATIONS = st.one_of(
     st.builds("{}{}".format, st.integers(), st.sampled_from(["s", "m", "h", "d", "S", " d", ""])),
 )
 SIZES = st.builds("{}{}".format, NUMBERS, st.sampled_from(["G", "M", "TiB", "", "B", "gb"]))
-NAMES = st.one_of(
+ODD_NAMES = st.one_of(
     st.sampled_from(["", ".", "..", "/", "a/b", "../x", "-", "--", "%2e", "a?b", "a#b", "~", "\\"]),
     st.sampled_from(["none", "x" * 25, "x" * 39, "x" * 5000, "Größe", "a b", "\u202e", "a\nb"]),
     st.text(st.characters(exclude_characters="\x00"), max_size=50),
     st.just("\udcff"),  # a byte of the command line that is no UTF-8
 )
-VALUES = NUMBERS | DURATIONS | SIZES | NAMES
+ODD_VALUES = NUMBERS | DURATIONS | SIZES | ODD_NAMES
 
-ENDLESS = {"up", "exec", "completion", "restore", "backup"}
+EXCLUDED_COMMANDS = {"up", "exec", "completion", "restore", "backup"}
 """Commands that start programs, replace this process, or take only fixed words and folders."""
 VALID_ARGUMENTS = {
     "submit": ["x", "--dry-run", "--", "true"],
@@ -94,7 +94,7 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
         words = f"{path} {name}".strip()
         if isinstance(command, click.Group):
             yield from commands(command, words)
-        elif command is not None and words not in ENDLESS:
+        elif command is not None and words not in EXCLUDED_COMMANDS:
             yield words, command
 
 
@@ -109,7 +109,7 @@ def parameters() -> Iterator[Any]:
             yield pytest.param(words, parameter, id=f"{words} {parameter.human_readable_name}")
 
 
-def line(words: str, parameter: click.Parameter, value: str) -> list[str]:
+def command_line_with(words: str, parameter: click.Parameter, value: str) -> list[str]:
     """Return a command line with an odd value of one parameter."""
     valid_words = list(VALID_ARGUMENTS.get(words, []))
     if isinstance(parameter, click.Option):
@@ -133,27 +133,27 @@ def admin(as_user, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("words", "parameter"), [*parameters()])
 def test_odd_command_line_value_is_accepted_or_refused_in_one_sentence(admin, words, parameter):
-    @given(VALUES)
-    @ODD
+    @given(ODD_VALUES)
+    @EXAMPLE_SETTINGS
     def run_example(value: str) -> None:
-        result = admin(*line(words, parameter, value), stdin="")
+        result = admin(*command_line_with(words, parameter, value), stdin="")
 
         assert result.exception is None or isinstance(result.exception, SystemExit)
         assert result.exit_code in {0, 1, 2}
         assert "Traceback" not in result.output
         if result.exit_code and words != "doctor":
             sentences = re.findall(r"^Error: .*$", result.stderr, re.MULTILINE)
-            schedule_file = words == "schedule" and not sentences
-            assert len(sentences) == 1 or schedule_file, result.stderr
-            assert len(result.stderr) < 7000 + len(value)
+            is_file_error = words == "schedule" and not sentences  # it names the file instead
+            assert len(sentences) == 1 or is_file_error, result.stderr
+            assert len(result.stderr) < 7000 + len(value)  # the usage and the value
 
     run_example()
 
 
 # -- the API -------------------------------------------------------------------------------------
 
-JSON_VALUES = st.one_of(
-    VALUES.map(lambda text: json.dumps(text, ensure_ascii=True)),
+ODD_JSON_VALUES = st.one_of(
+    ODD_VALUES.map(lambda text: json.dumps(text, ensure_ascii=True)),
     NUMBERS,
     st.sampled_from(["NaN", "Infinity", "-1e400", "1e400", "true", "null", "[]", "{}", '["", 1]']),
 )
@@ -175,7 +175,7 @@ QUERIES = [
 ]
 
 
-def check(reply: httpx.Response) -> None:
+def check_reply(reply: httpx.Response) -> None:
     """Check that a request was answered, or refused in one sentence."""
     assert reply.status_code < 500
     if reply.is_error:
@@ -194,31 +194,28 @@ def api(service) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "field"),
+    ("method", "path", "is_idle", "fields", "field"),
     [
-        pytest.param(*row[:2], (row[2] is IdlePut, row[3]), name, id=f"{row[2].__name__} {name}")
-        for row in BODIES
-        for name in row[2].model_fields
+        pytest.param(method, path, model is IdlePut, fields, name, id=f"{model.__name__} {name}")
+        for method, path, model, fields in BODIES
+        for name in model.model_fields
     ],
 )
 def test_odd_field_of_an_api_request_body_is_accepted_or_refused_in_one_sentence(
-    api, method, path, body, field
+    api, method, path, is_idle, fields, field
 ):
-    is_idle, other_fields = body
-    rest_json = "".join(
-        f", {json.dumps(key)}: {json.dumps(value)}"
-        for key, value in other_fields.items()
-        if key != field
+    other_fields_json = "".join(
+        f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items() if key != field
     )
 
-    @given(JSON_VALUES)
-    @ODD
+    @given(ODD_JSON_VALUES)
+    @EXAMPLE_SETTINGS
     def run_example(value: str) -> None:
-        content = f'{{"{field}": {value}{rest_json}}}'
+        content = f'{{"{field}": {value}{other_fields_json}}}'
         if is_idle:
             content = f'{{"idle_session": {content}}}'
         headers = {"Content-Type": "application/json"}
-        check(api.request(method, path, content=content.encode(), headers=headers))
+        check_reply(api.request(method, path, content=content.encode(), headers=headers))
 
     run_example()
 
@@ -227,21 +224,21 @@ def test_odd_field_of_an_api_request_body_is_accepted_or_refused_in_one_sentence
 def test_odd_value_of_an_api_query_is_accepted_or_refused_in_one_sentence(api, query):
     path, _, name = query.partition("?")
 
-    @given(VALUES.filter(lambda text: len(text) < 4000 and "\udcff" not in text))
-    @ODD
+    @given(ODD_VALUES.filter(lambda text: len(text) < 4000 and "\udcff" not in text))
+    @EXAMPLE_SETTINGS
     def run_example(value: str) -> None:
-        check(api.get(path, params={name: value}))
+        check_reply(api.get(path, params={name: value}))
 
     run_example()
 
 
 @pytest.mark.parametrize("kind", ["projects", "workloads/vision", "workloads"])
 def test_odd_name_in_an_api_path_is_accepted_or_refused_in_one_sentence(api, kind):
-    @given(NAMES.filter(lambda text: len(text) < 1000 and "\udcff" not in text))
-    @ODD
+    @given(ODD_NAMES.filter(lambda text: len(text) < 1000 and "\udcff" not in text))
+    @EXAMPLE_SETTINGS
     def run_example(value: str) -> None:
         name = "".join(f"%{byte:02x}" for byte in value.encode())
-        check(api.get(f"{kind}/{name}"))
-        check(api.delete(f"{kind}/{name}"))
+        check_reply(api.get(f"{kind}/{name}"))
+        check_reply(api.delete(f"{kind}/{name}"))
 
     run_example()

@@ -35,10 +35,10 @@ def hub(authority, tmp_path):
 
 
 def test_commands_after_login_trust_the_ca_file_of_the_login(runai, findings, hub, ca):
-    done = runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
+    login = runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
     use_project("vision")
 
-    assert done.stdout == f"Logged in to {hub.url} as ana. Projects: vision.\n", done.output
+    assert login.stdout == f"Logged in to {hub.url} as ana. Projects: vision.\n", login.output
     assert read_config(config_path()) == Connection(
         f"{hub.url}services/runai/", "t", "vision", str(ca)
     )
@@ -61,26 +61,28 @@ def test_commands_name_a_ca_file_that_was_removed_after_login(runai, findings, h
     assert runai("logout").stdout == "Logged out.\n"
 
 
-@pytest.mark.parametrize("trusted", [None, "other.crt"], ids=["the system's", "another one"])
+@pytest.mark.parametrize(
+    "ca_name", [None, "other.crt"], ids=["authorities of the system", "file of another authority"]
+)
 def test_untrusted_hub_certificate_is_refused_with_a_ca_option_hint(
-    runai, findings, hub, tmp_path, trusted
+    runai, findings, hub, tmp_path, ca_name
 ):
     path = tmp_path / "other.crt"
     path.write_bytes(Authority().certificate)
-    named = [] if trusted is None else ["--ca", str(path)]
-    ca = None if trusted is None else str(path)
+    ca_option = [] if ca_name is None else ["--ca", str(path)]
+    ca = None if ca_name is None else str(path)
 
-    logins = runai("login", hub.url, "--token", *named, stdin="t\n")
-    stored = config_path().exists()
+    login = runai("login", hub.url, "--token", *ca_option, stdin="t\n")
+    is_login_stored = config_path().exists()
     write_config(Connection(f"{hub.url}services/runai/", "t", ca=ca), config_path())
-    later = runai("whoami")
+    whoami = runai("whoami")
     report = findings()
 
-    for result in (logins, later):
+    for result in (login, whoami):
         assert result.exit_code == 1
         assert result.stderr.startswith("Error: The certificate of 127.0.0.1 is not trusted: ")
         assert HINT in result.stderr
-    assert not stored
+    assert not is_login_stored
     for subject in ("hub", "service"):
         assert report[subject]["text"].startswith("The certificate of 127.0.0.1 is not trusted: ")
         assert report[subject]["mend"].startswith(HINT)
@@ -89,8 +91,8 @@ def test_untrusted_hub_certificate_is_refused_with_a_ca_option_hint(
 def test_hub_certificate_for_a_different_address_is_refused_without_a_ca_option_hint(
     runai, authority, ca, tmp_path
 ):
-    with tls_hub(authority.server(["hub"], ["127.0.0.2"]), tmp_path) as elsewhere:
-        result = runai("login", elsewhere.url, "--token", "--ca", str(ca), stdin="t\n")
+    with tls_hub(authority.server(["hub"], ["127.0.0.2"]), tmp_path) as other_hub:
+        result = runai("login", other_hub.url, "--token", "--ca", str(ca), stdin="t\n")
 
     assert "The certificate of 127.0.0.1 is not trusted: IP address mismatch" in result.stderr
     assert "--ca" not in result.stderr

@@ -26,7 +26,7 @@ def echo_arguments(name, gpus, program):
     ("arguments", "expected"),
     [
         pytest.param(["exp1", "--", "true"], ("exp1", None, ("true",)), id="name"),
-        pytest.param(["-g", "1", "--", "true"], (None, "1", ("true",)), id="name-left-out"),
+        pytest.param(["-g", "1", "--", "true"], (None, "1", ("true",)), id="no-name"),
         pytest.param(
             ["exp1", "--", "python", "-g", "2", "--", "x"],
             ("exp1", None, ("python", "-g", "2", "--", "x")),
@@ -71,14 +71,14 @@ def test_missing_script_is_refused_before_submission(program, missing, tmp_path)
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(["python", "here.py", "missing.py"], id="script-is-there"),
+        pytest.param(["python", "here.py", "missing.py"], id="existing-script"),
         pytest.param(["python", "-m", "train.py"], id="module"),
         pytest.param(["python", "-c", "print()", "x.py"], id="program-text"),
         pytest.param(["nvidia-smi"], id="no-interpreter"),
-        pytest.param(["train.py"], id="looked-up-in-PATH"),
-        pytest.param(["cat", "train.py"], id="not-a-program-of-scripts"),
+        pytest.param(["train.py"], id="program-in-PATH"),
+        pytest.param(["cat", "train.py"], id="program-that-reads-files"),
         pytest.param(["python"], id="interpreter-alone"),
-        pytest.param(["python", "-W", "ignore", "train.py"], id="cannot-tell"),
+        pytest.param(["python", "-W", "ignore", "train.py"], id="option-value-before-a-script"),
     ],
 )
 def test_program_arguments_not_certain_to_be_scripts_are_not_checked(program, tmp_path):
@@ -100,18 +100,18 @@ def test_program_in_the_users_own_libraries_is_accepted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("program", "path", "sentence"),
+    ("program", "search_path", "sentence"),
     [
         pytest.param(["pyhton", "x.py"], None, "There is no program pyhton.", id="mistyped"),
-        pytest.param(["cd", "x"], "/nowhere", "There is no program cd.", id="the shell's own"),
+        pytest.param(["cd", "x"], "/nowhere", "There is no program cd.", id="shell built-in"),
         pytest.param(["./run"], None, "There is no program ./run in {folder}.", id="relative"),
         pytest.param(["/no/tool"], None, "There is no program /no/tool.", id="full path"),
-        pytest.param(["sh"], "/nowhere", "There is no program sh.", id="not on the job's own PATH"),
+        pytest.param(["sh"], "/nowhere", "There is no program sh.", id="not in the job's PATH"),
     ],
 )
-def test_missing_program_is_refused_before_submission(program, path, sentence, tmp_path):
+def test_missing_program_is_refused_before_submission(program, search_path, sentence, tmp_path):
     with pytest.raises(InvalidRequest) as refused:
-        check_program(program, tmp_path, path)
+        check_program(program, tmp_path, search_path)
 
     assert refused.value.message == sentence.format(folder=tmp_path)
 

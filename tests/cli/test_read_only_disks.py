@@ -21,12 +21,12 @@ pytestmark = pytest.mark.mounts
 def copy_read_only(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
     """Return a function that copies a folder to a disk and makes the disk read-only."""
     (tmp_path / "disk").mkdir()
-    disk = SmallDisk(tmp_path / "disk", 16)
+    disk = SmallDisk(tmp_path / "disk", mib=16)
 
     def copy(folder: Path) -> Path:
-        shutil.copytree(folder, disk.folder / "kept")
+        shutil.copytree(folder, disk.folder / "copy")
         subprocess.run(["mount", "-o", "remount,ro", str(disk.folder)], check=True)
-        return disk.folder / "kept"
+        return disk.folder / "copy"
 
     yield copy
     disk.unmount()
@@ -43,26 +43,26 @@ def platform(tmp_path: Path) -> Iterator[tuple[DataDirectory, SqliteStore]]:
     store.close()
 
 
-def projects(folder: Path) -> list[str]:
+def project_names(folder: Path) -> list[str]:
     store = SqliteStore(folder / "cluster.sqlite")
     names = [project.spec.name for project in store.projects()]
     store.close()
     return names
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("platform_end", ["stopped", "killed"])
 def test_backup_copies_a_platform_on_a_read_only_disk(
-    end, platform, copy_read_only, runai, tmp_path
+    platform_end, platform, copy_read_only, runai, tmp_path
 ):
     directory, store = platform
-    if end == "stopped":
-        store.close()  # else its write-ahead log is beside it
+    if platform_end == "stopped":
+        store.close()  # a killed one leaves its write-ahead log
     read_only_root = copy_read_only(directory.root)
 
     result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(read_only_root))
 
     assert result.exit_code == 0, result.output
-    assert projects(Path(result.stdout.strip())) == ["vision"]
+    assert project_names(Path(result.stdout.strip())) == ["vision"]
 
 
 def test_restore_reads_a_backup_on_a_read_only_disk(platform, copy_read_only, runai, tmp_path):
@@ -75,4 +75,4 @@ def test_restore_reads_a_backup_on_a_read_only_disk(platform, copy_read_only, ru
     result = runai("restore", str(read_only_backup), "--data-dir", str(directory.root))
 
     assert result.exit_code == 0, result.output
-    assert projects(directory.root) == ["vision"]
+    assert project_names(directory.root) == ["vision"]

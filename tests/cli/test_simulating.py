@@ -13,6 +13,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.simulation.policies import POLICIES
 from runai.hub_service.simulation.results import RESULT_KEYS
 
+# On 2 GPUs: a1 loses its first hour, as b1 takes a GPU back after it; a1 then begins anew.
 TRACE = """\
 job,project,submit_s,gpus,duration_s
 a1,a,0,2,7200
@@ -37,12 +38,12 @@ def files(tmp_path):
 
 @pytest.fixture
 def simulate(runai, files):
-    def run(*arguments, **changed):
+    def run(*arguments, **changed_options):
         options = {
             "--trace": files / "jobs.csv",
-            "--cluster": "2x1",
+            "--cluster": "2x1",  # nodes x GPUs
             "--projects": files / "projects.yaml",
-            **{f"--{name}": value for name, value in changed.items()},
+            **{f"--{name}": value for name, value in changed_options.items()},
         }
         option_words = [
             str(word) for pair in options.items() if pair[1] is not None for word in pair
@@ -57,7 +58,9 @@ def test_simulate_json_has_exactly_the_result_keys(simulate):
 
     figures = json.loads(result.stdout)
     assert tuple(figures) == RESULT_KEYS
-    assert (figures["pauses"], figures["jobs"], figures["wait_p99_h"]) == (1, 2, 1.0)
+    assert figures["pauses"] == 1
+    assert figures["jobs"] == 2
+    assert figures["wait_p99_h"] == 1.0  # a1 waits while b1 runs
 
 
 def test_simulate_offers_every_policy():
@@ -70,6 +73,7 @@ def test_simulate_offers_every_policy():
 def test_simulate_prints_a_table_of_allocation_and_wait(simulate):
     result = simulate("--from", "0", "--to", "14400")
 
+    # 7 of 8 GPU-hours, 2 of them lost with the first hour of the paused job.
     assert result.exit_code == 0
     assert result.stdout.splitlines()[:2] == [
         "Allocated:            87.5 %  (useful 62.5 %)",
@@ -109,39 +113,41 @@ def test_simulate_reports_the_number_of_jobs_that_never_ran(simulate):
 
 
 @pytest.mark.parametrize(
-    ("ending", "begins"),
+    ("ending", "first_bytes"),
     [("svg", b"<svg "), ("html", b"<!doctype html>"), ("png", b"\x89PNG")],
     ids=["svg", "html", "png"],
 )
-def test_simulate_picture_format_follows_the_file_extension(simulate, files, ending, begins):
-    result = simulate("--picture", str(files / f"held.{ending}"))
+def test_simulate_picture_format_follows_the_file_extension(simulate, files, ending, first_bytes):
+    result = simulate("--picture", str(files / f"picture.{ending}"))
 
     assert result.exit_code == 0
-    assert (files / f"held.{ending}").read_bytes().startswith(begins)
+    assert (files / f"picture.{ending}").read_bytes().startswith(first_bytes)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changed", "message"),
+    ("arguments", "changed_options", "message"),
     [
         pytest.param([], {"trace": None}, "--trace is missing", id="no-trace"),
-        pytest.param([], {"cluster": "lots"}, "neither a shape like 195x8 nor a file", id="shape"),
-        pytest.param([], {"cluster": "0x8"}, "has no GPUs", id="no-nodes"),
+        pytest.param([], {"cluster": "lots"}, "neither a shape like 195x8 nor a file", id="lots"),
+        pytest.param([], {"cluster": "0x8"}, "has no GPUs", id="cluster-without-nodes"),
         pytest.param(["--set", "c.quota=1"], {}, "there is no project c", id="unknown-project"),
         pytest.param(["--set", "a.qota=1"], {}, "a project has no field qota", id="unknown-field"),
         pytest.param(["--set", "a.quota=-1"], {}, "'-1' is no value for quota", id="bad-value"),
         pytest.param(["--set", "a.quota"], {}, "is no change of a project", id="no-value"),
         pytest.param(
-            ["--picture", "a.gif"], {}, "a.gif is not a valid name of a picture", id="picture"
+            ["--picture", "a.gif"], {}, "a.gif is not a valid name of a picture", id="gif"
         ),
         pytest.param(["--picture", "no/a.svg"], {}, "There is no folder no.", id="no-folder"),
-        pytest.param(["--from", "50", "--to", "40"], {}, "nothing to measure", id="window"),
-        pytest.param(["--set", "a.parent=c"], {}, "there is no such project", id="no-parent"),
+        pytest.param(["--from", "50", "--to", "40"], {}, "nothing to measure", id="empty-window"),
+        pytest.param(["--set", "a.parent=c"], {}, "there is no such project", id="unknown-parent"),
         pytest.param(["--set", "a.parent=a"], {}, "its own ancestor: a < a", id="own-parent"),
-        pytest.param([], {"cluster": "999999x999"}, "more than 100000 GPUs", id="huge"),
+        pytest.param([], {"cluster": "999999x999"}, "more than 100000 GPUs", id="too-many-gpus"),
     ],
 )
-def test_simulate_refuses_invalid_options_in_one_sentence(simulate, arguments, changed, message):
-    result = simulate(*arguments, **changed)
+def test_simulate_refuses_invalid_options_in_one_sentence(
+    simulate, arguments, changed_options, message
+):
+    result = simulate(*arguments, **changed_options)
 
     assert result.exit_code == 1
     assert message in result.stderr
@@ -159,11 +165,11 @@ def test_simulate_measures_jobs_submitted_in_one_second_until_the_last_has_ended
 @pytest.mark.parametrize(
     ("trace", "arguments", "message"),
     [
-        pytest.param("", ["--to", "0"], "say by --to until when to measure", id="an empty window"),
+        pytest.param("", ["--to", "0"], "say by --to until when to measure", id="empty window"),
         pytest.param(
             "x1,nosuch,0,1,5\n", [], "Job x1 belongs to project nosuch", id="unknown project"
         ),
-        pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="digits"),
+        pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="arabic"),
     ],
 )
 def test_simulate_names_mistakes_in_a_trace_with_all_jobs_at_one_second(
@@ -237,9 +243,9 @@ def test_simulate_replays_the_platforms_history_with_a_changed_quota(
     bob, admin = as_user("bob"), as_user("admin")
     for name, *options in (("half", "-g", "0.5", "--priority", "high"), ("two", "-g", "2")):
         assert bob("submit", name, *options, "--wait", "--", "sleep", "1").exit_code == 0
-    past = {workload.id: workload for workload in wait_for_history(2)}
+    history = {workload.id: workload for workload in wait_for_history(2)}
     with Client(service.url, service.tokens["admin"]) as client:
-        today = client.snapshot()
+        snapshot = client.snapshot()
     bob("delete", "two", "--yes")
 
     result = admin("simulate", "--history", "1h", "--set", "vision.quota=2", "-o", "json")
@@ -251,23 +257,22 @@ def test_simulate_replays_the_platforms_history_with_a_changed_quota(
     figures = json.loads(result.stdout)
     assert figures["jobs"] == 2
     assert figures["allocated_pct"] > 0  # the time after the last submission counts
-    assert (past["vision/half"].asked, past["vision/half"].starts) == (
-        {
-            "workers": [{"gpus": 0.5, "cpu_milli": 100, "memory_mib": 64}],
-            "preemptible": True,
-            "priority": 75,
-            "min_workers": 1,
-        },
-        1,
-    )
-    assert [node["devices"] for node in today["nodes"]] == [5]
-    assert {project["name"]: project["quota"] for project in today["projects"]} == {
+    half = history["vision/half"]
+    assert half.starts == 1
+    assert half.asked == {
+        "workers": [{"gpus": 0.5, "cpu_milli": 100, "memory_mib": 64}],
+        "preemptible": True,
+        "priority": 75,  # high
+        "min_workers": 1,
+    }
+    assert [node["devices"] for node in snapshot["nodes"]] == [5]
+    assert {project["name"]: project["quota"] for project in snapshot["projects"]} == {
         "vision": 2.5,
         "nlp": 2.5,
         "capped": 1,
     }
-    assert "workloads" not in today
-    assert not any("members" in project for project in today["projects"])
+    assert "workloads" not in snapshot
+    assert not any("members" in project for project in snapshot["projects"])
 
 
 def test_simulate_history_needs_a_duration_with_a_unit(as_user, service):

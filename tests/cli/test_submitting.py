@@ -20,7 +20,7 @@ from runai.hub_service.cli.commands.submit import _dry_run_outcome
 from runai.hub_service.processes.user_account import UnixAccount
 
 PYTHON = sys.executable
-COMMAND = (PYTHON, "-m", "runai.hub_service.cli")
+RUNAI = (PYTHON, "-m", "runai.hub_service.cli")
 
 
 def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventually):
@@ -29,7 +29,7 @@ def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventuall
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("job vision/exp1 submitted: ")
-    eventually(lambda: bob.described("exp1")["state"] == "succeeded")
+    eventually(lambda: bob.describe("exp1")["state"] == "succeeded")
     assert bob("logs", "exp1").stdout == "b=c vision\n"
 
 
@@ -59,12 +59,12 @@ def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventuall
                 "grace_seconds": 120,
                 "expected_runtime": 7200,
                 "max_runtime": 10800,
-                "priority": 75,
+                "priority": 75,  # high
                 "kind": "job",
                 "preemptible": True,
                 "user": "bob",
             },
-            id="a job",
+            id="job",
         ),
         pytest.param(
             ["--gpu-memory", "4G"],
@@ -76,19 +76,19 @@ def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventuall
             ["-g", "0.5", "--interactive"],
             "session vision/exp1 submitted: ",
             {"kind": "session", "preemptible": False},
-            id="a session",
+            id="session",
         ),
         pytest.param(
             ["--elastic", "--workers", "3", "--min-workers", "2"],
             "job vision/exp1 submitted: ",
             {"min_workers": 2},
-            id="an elastic job",
+            id="elastic job",
         ),
         pytest.param(
             ["--elastic", "--workers", "3", "--guaranteed-workers", "2"],
             "job vision/exp1 submitted: ",
             {"guaranteed_workers": 2},
-            id="an elastic job with guaranteed workers",
+            id="elastic job with guaranteed workers",
         ),
         pytest.param(
             ["--cpu", "0.5", "--memory", "2G"],
@@ -100,7 +100,7 @@ def test_submitted_job_is_acknowledged_and_runs_until_it_succeeds(bob, eventuall
             ["-g", "0.5", "--saves"],
             "job vision/exp1 submitted: ",
             {"saves": True},
-            id="a job that saves",
+            id="job that saves",
         ),
     ],
 )
@@ -112,8 +112,8 @@ def test_submit_sends_the_requested_options_to_the_service(
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
     assert result.stdout.startswith(message)
-    sent = bob.described("exp1")
-    assert {name: sent[name] for name in expected} == {
+    job = bob.describe("exp1")
+    assert {name: job[name] for name in expected} == {
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
         for name, value in expected.items()
     }
@@ -126,8 +126,8 @@ def test_code_version_of_a_job_is_recorded_at_submission_and_start(bob, tmp_path
 
     bob("submit", "exp1", "--", PYTHON, "train.py", "--out", "new.json")
 
-    eventually(lambda: bob.described("exp1")["code_started"])
-    job = bob.described("exp1")
+    eventually(lambda: bob.describe("exp1")["code_started"])
+    job = bob.describe("exp1")
     assert job["code"] == job["code_started"]
     assert job["code"]["commit"] == "c" * 40
     digest = hashlib.sha256((tmp_path / "train.py").read_bytes()).hexdigest()
@@ -145,9 +145,9 @@ class AccountsOfThisProcess:
 def bobs_umask(service):
     """The umask 027 of bob, whose account this process has, where users have accounts."""
     service.platform.accounts = AccountsOfThisProcess()
-    before = os.umask(0o027)
+    former_umask = os.umask(0o027)
     yield "027"
-    os.umask(before)
+    os.umask(former_umask)
 
 
 def test_job_and_exec_have_the_umask_of_the_submission(bob, bobs_umask, eventually):
@@ -155,15 +155,15 @@ def test_job_and_exec_have_the_umask_of_the_submission(bob, bobs_umask, eventual
     eventually(lambda: bob("logs", "exp1").stdout == f"0{bobs_umask}\n")
     os.umask(0o022)
 
-    done = subprocess.run(
-        [*COMMAND, "exec", "exp1", "--", "sh", "-c", "umask"],
+    process = subprocess.run(
+        [*RUNAI, "exec", "exp1", "--", "sh", "-c", "umask"],
         env=os.environ | bob.environment,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert done.stdout == f"0{bobs_umask}\n"
+    assert process.stdout == f"0{bobs_umask}\n"
     assert re.search(rf"^Umask: +{bobs_umask}$", bob("describe", "exp1").stdout, re.MULTILINE)
 
 
@@ -185,7 +185,7 @@ def test_submission_umask_is_ignored_without_user_accounts(bob, bobs_umask, serv
     bob("submit", "exp1", "--wait", "--", "sh", "-c", "umask")
 
     assert bob("logs", "exp1").stdout == "0022\n"
-    assert bob.described("exp1")["umask"] == ""
+    assert bob.describe("exp1")["umask"] == ""
 
 
 def test_array_submission_runs_a_job_for_each_index(bob, eventually):
@@ -210,19 +210,19 @@ def test_describe_prints_reported_metrics_while_a_job_runs_and_after(bob, eventu
     """
     bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
 
-    def is_reported() -> bool:  # one after the other
-        progress = bob.described("exp1")["progress"]
+    def is_reported() -> bool:  # the metrics arrive one after the other
+        progress = bob.describe("exp1")["progress"]
         return bool(progress) and progress["done"] == 0.3
 
     eventually(is_reported, within=60)
     Path("go").touch()
-    eventually(lambda: bob.described("exp1")["state"] == "succeeded", within=60)
+    eventually(lambda: bob.describe("exp1")["state"] == "succeeded", within=60)
     lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
     assert ["Progress:", "3 of 10 epochs · loss 0.25"] in lines
     assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
 
 
-@pytest.mark.parametrize("options", [[], ["--array", "2"]], ids=["a job", "an array"])
+@pytest.mark.parametrize("options", [[], ["--array", "2"]], ids=["job", "array"])
 def test_submit_without_gpus_prints_a_hint(bob, options):
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
@@ -230,22 +230,24 @@ def test_submit_without_gpus_prints_a_hint(bob, options):
 
 
 @pytest.mark.parametrize(
-    ("options", "lines"),
+    ("options", "expected_lines"),
     [
-        pytest.param("-g 1", ["job vision/exp1 would be submitted and start at once"], id="starts"),
+        pytest.param(
+            "-g 1", ["job vision/exp1 would be submitted and start at once"], id="enough free GPUs"
+        ),
         pytest.param(
             "-g 1 --workers 8",
             ["job vision/exp1 would be submitted and wait", "exp1 waits: only 5 of its 8 workers"],
-            id="waits",
+            id="too few GPUs",
         ),
     ],
 )
-def test_dry_run_predicts_the_outcome_and_stores_nothing(bob, options, lines):
+def test_dry_run_predicts_the_outcome_and_stores_nothing(bob, options, expected_lines):
     result = bob("submit", "exp1", *options.split(), "--dry-run", "--", "sleep", "600")
 
     assert result.exit_code == 0
-    for line, begins in zip(result.stdout.splitlines(), lines, strict=True):
-        assert line.startswith(begins)
+    for line, expected in zip(result.stdout.splitlines(), expected_lines, strict=True):
+        assert line.startswith(expected)
     assert json.loads(bob("list", "-o", "json").stdout) == []
 
 
@@ -272,20 +274,20 @@ def test_submit_wait_reports_each_change_once_and_exits_with_the_jobs_code(bob, 
     assert len(states) == len(set(states))
 
 
-KILL_ITSELF = "import os; os.kill(os.getpid(), {})"
+SELF_KILLING_PROGRAM = "import os; os.kill(os.getpid(), {})"
 
 
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        pytest.param([PYTHON, "-c", KILL_ITSELF.format(11)], 139, id="crashes"),
-        pytest.param([PYTHON, "-c", KILL_ITSELF.format(9)], 137, id="kills itself"),
+        pytest.param([PYTHON, "-c", SELF_KILLING_PROGRAM.format(11)], 128 + 11, id="crashes"),
+        pytest.param([PYTHON, "-c", SELF_KILLING_PROGRAM.format(9)], 128 + 9, id="kills itself"),
         pytest.param(["sh", "-c", "exit 137"], 137, id="exits as if killed"),
         pytest.param(["bash", "-c", "set -o pipefail; exit 7 | cat"], 7, id="pipe"),
         pytest.param([PYTHON, "-c", "input()"], 1, id="reads without input"),
         pytest.param(["sh", "-c", "read answer || exit 5"], 5, id="shell reads without input"),
         pytest.param(
-            ["sh", "-c", "touch kept; rm -i kept; test -e kept"], 0, id="asks without input"
+            ["sh", "-c", "touch file; rm -i file; test -e file"], 0, id="prompts without input"
         ),
     ],
 )
@@ -308,36 +310,36 @@ def test_submit_with_json_output_prints_the_submitted_workload(bob):
     assert json.loads(result.stdout)["workloads"][0]["id"] == "vision/exp1"
 
 
-REFUSED = {
-    "by the service": (
+REFUSALS = {
+    "unknown project": (
         ["-p", "vison", "--", "sleep", "600"],
         "There is no project vison.",
         "Yours: vision.",
     ),
-    "both amounts": (
+    "GPUs and GPU memory": (
         ["-g", "1", "--gpu-memory", "4G", "--", "sleep", "600"],
         "Both GPUs and GPU memory are given.",
         "one of them",
     ),
-    "no directory": (
+    "missing directory": (
         ["--workdir", "/no/such/place", "--", "sleep", "600"],
         "There is no directory",
         "--workdir",
     ),
-    "no program": (["--", "pyhton", "x.py"], "There is no program pyhton.", "full path"),
-    "no script": (["--", "python", "train.py"], "There is no script train.py", "--workdir"),
+    "missing program": (["--", "pyhton", "x.py"], "There is no program pyhton.", "full path"),
+    "missing script": (["--", "python", "train.py"], "There is no script train.py", "--workdir"),
 }
 
 
 def test_submit_refusal_is_one_sentence_with_a_hint(bob):
-    for case, (arguments, sentence, hint) in REFUSED.items():
+    for case, (arguments, sentence, hint) in REFUSALS.items():
         result = bob("submit", "exp1", *arguments)
 
         assert (result.exit_code, result.stdout) == (1, ""), case
-        first, *rest = result.stderr.splitlines()
-        assert first.startswith("Error: "), case
-        assert sentence in first, case
-        assert hint in " ".join(rest), case
+        error, *hints = result.stderr.splitlines()
+        assert error.startswith("Error: "), case
+        assert sentence in error, case
+        assert hint in " ".join(hints), case
     assert json.loads(bob("list", "-o", "json").stdout) == []
 
 

@@ -33,11 +33,11 @@ from runai.hub_service.wire.schemas import (
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-WORKLOADS = tables.workload_table(NOW)
+WORKLOAD_TABLE = tables.workload_table(NOW)
 
 
 def workload(name, state="running", gpus=1.0, **fields):
-    described = {
+    defaults = {
         "id": f"vision/{name}",
         "project": "vision",
         "name": name,
@@ -50,7 +50,7 @@ def workload(name, state="running", gpus=1.0, **fields):
         "submitted": NOW - timedelta(minutes=5),
         "manageable": True,
     }
-    return WorkloadView(**(described | fields))
+    return WorkloadView(**(defaults | fields))
 
 
 def worker(index, devices, state="running"):
@@ -58,7 +58,7 @@ def worker(index, devices, state="running"):
     return WorkerView(name=f"w-{index}", index=index, state=state, node="box", devices=shares)
 
 
-RUNNING = workload(
+RUNNING_JOB = workload(
     "exp-1",
     allocated=1,
     utilized=0.8,
@@ -67,14 +67,14 @@ RUNNING = workload(
     simulated=True,
     workers=[worker(0, [3])],
 )
-WAITING = workload(
+QUEUED_JOB = workload(
     "exp-2",
     "queued",
     submitted=NOW - timedelta(seconds=8),
     reason=ReasonView(code="no_room", text="all 5 GPUs are in use", position=2),
 )
-BY_MEMORY = workload("exp-3", "suspended", gpus=0, gpu_memory_mib=4096, pauses=2)
-DONE = workload(
+MEMORY_JOB = workload("exp-3", "suspended", gpus=0, gpu_memory_mib=4096, pauses=2)
+ENDED_SESSION = workload(
     "lab-ana",
     "ended",
     gpus=0.5,
@@ -88,15 +88,15 @@ DONE = workload(
 
 
 @pytest.fixture
-def printed(capsys):
-    def show(table, items, *, wide=False):
+def print_table(capsys):
+    def print_items(table, items, *, wide=False):
         table.show(items, wide=wide)
         return capsys.readouterr().out
 
-    return show
+    return print_items
 
 
-def test_workload_table_has_states_gpus_and_reasons(printed):
+def test_workload_table_has_states_gpus_and_reasons(print_table):
     expected = """\
 NAME     PROJECT  USER  STATE      GPUS   UTIL  AGE  REASON
 exp-1    vision   bob   running    1/1    80%*  5m
@@ -104,11 +104,13 @@ exp-2    vision   bob   queued     0/1    -     8s   all 5 GPUs are in use (plac
 exp-3    vision   bob   suspended  0/4G   -     5m
 lab-ana  nlp      ana   ended      0/0.5  -     3d
 """
-    assert expected == printed(WORKLOADS, [RUNNING, WAITING, BY_MEMORY, DONE])
+    assert expected == print_table(
+        WORKLOAD_TABLE, [RUNNING_JOB, QUEUED_JOB, MEMORY_JOB, ENDED_SESSION]
+    )
 
 
-def test_wide_workload_table_adds_devices_gpu_types_and_moves(printed):
-    typed = RUNNING.model_copy(
+def test_wide_workload_table_adds_devices_gpu_types_and_moves(print_table):
+    job = RUNNING_JOB.model_copy(
         update={
             "moved": "moved to n2 to make room for nlp/a",
             "gpu_types": ["H100", "L4"],
@@ -125,10 +127,10 @@ def test_wide_workload_table_adds_devices_gpu_types_and_moves(printed):
         "exp-3  vision   bob   suspended  0/4G  -     5m   job   50        1        -      "
         "  -                               -     -       -         -           2       -\n"
     )
-    assert expected == printed(WORKLOADS, [typed, BY_MEMORY], wide=True)
+    assert expected == print_table(WORKLOAD_TABLE, [job, MEMORY_JOB], wide=True)
 
 
-def test_project_table_has_quotas_and_utilization(printed):
+def test_project_table_has_quotas_and_utilization(print_table):
     vision = ProjectView(
         name="vision",
         quota=2.5,
@@ -139,17 +141,17 @@ def test_project_table_has_quotas_and_utilization(printed):
         utilized=3,
         waiting=2,
     )
-    free = ProjectView(name="free", quota=None, build_quota=None)
+    unlimited = ProjectView(name="free", quota=None, build_quota=None)
 
     expected = """\
 NAME    ALLOCATED  QUOTA  OVER QUOTA  BUILD  BUILD QUOTA  UTIL  WAITING
 vision  4          2.5    1.5         0.5    1            75%   2
 free    0          none   0           0      none         -     0
 """
-    assert expected == printed(tables.project_table(), [vision, free])
+    assert expected == print_table(tables.project_table(), [vision, unlimited])
 
 
-def test_node_table_shows_holders_of_each_device_and_marks_simulated_ones(printed):
+def test_node_table_shows_holders_of_each_device_and_marks_simulated_ones(print_table):
     devices = [
         DeviceView(
             device=0,
@@ -187,14 +189,14 @@ box   1    H200            0          -     -/140G    -
 box   2    H200 broken     0          -     -/140G    -
 """
     device_rows = tables.devices_of([NodeView(name="box", devices=devices)])
-    assert expected == printed(tables.node_table(), device_rows)
+    assert expected == print_table(tables.node_table(), device_rows)
     states = [str(row[-2]) for row in tables.node_table().rows(device_rows, wide=True)]
     assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
 
 
 def test_workload_description_omits_fields_without_a_value():
     detail = WorkloadDetail(
-        **RUNNING.model_dump(),
+        **RUNNING_JOB.model_dump(),
         command=["python", "train.py", "--name", "a b"],
         workdir="/home/bob",
         checkpoint_dir="/data/checkpoints",
@@ -241,7 +243,7 @@ def test_workload_description_omits_fields_without_a_value():
                 " of the same GPU.",
                 "Notice": "uses too much",
             },
-            id="how strictly memory is kept",
+            id="memory limit",
         ),
         pytest.param(
             {
@@ -250,48 +252,50 @@ def test_workload_description_omits_fields_without_a_value():
                 )
             },
             {"Elastic": "2 of 1 to 4 GPUs", "Speed": "9 samples/s"},
-            id="on how many GPUs it trains and how fast",
+            id="size and speed of an elastic job",
         ),
         pytest.param(
             {"state": "paused", "reason": ReasonView(code="reclaimed", text="nlp needs its GPUs")},
             {"State": "paused", "Reason": "nlp needs its GPUs"},
-            id="why it is paused",
+            id="reason of a pause",
         ),
         pytest.param(
             {"max_runtime": 28800, "ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
             {"Time limit": "8h of running, 3 hours used"},
-            id="how much of its time it has used",
+            id="used part of the time limit",
         ),
     ],
 )
 def test_workload_description_has_lines_for_optional_fields(fields, expected):
-    detail = WorkloadDetail(**{**RUNNING.model_dump(), **fields})
+    detail = WorkloadDetail(**{**RUNNING_JOB.model_dump(), **fields})
 
     lines = dict(describe.workload_lines(detail, NOW))
 
     assert {name: lines[name] for name in expected} == expected
 
 
-def test_table_prints_markup_in_user_names_as_text(printed):
-    assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
+def test_table_prints_markup_in_user_names_as_text(print_table):
+    assert "[red]eve[/red]" in print_table(
+        WORKLOAD_TABLE, [workload("exp-1", user="[red]eve[/red]")]
+    )
 
 
 def test_workload_table_has_the_time_limit_end_once_its_warning_is_due():
-    ends, soon = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
-    rows = WORKLOADS.rows(
+    end, a_second_ago = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
+    rows = WORKLOAD_TABLE.rows(
         [
-            workload("soon", state="running", ends_at=ends, warns_at=soon),
-            workload("later", state="running", ends_at=ends, warns_at=ends),
+            workload("soon", state="running", ends_at=end, warns_at=a_second_ago),
+            workload("later", state="running", ends_at=end, warns_at=end),
         ]
     )
 
     assert [str(row[-1]) for row in rows] == ["its time limit ends it in 8 min", ""]
 
 
-def test_workload_tables_reason_column_explains_idle_and_released_gpus(printed):
+def test_workload_tables_reason_column_explains_idle_and_released_gpus(print_table):
     idle = IdleView(since=NOW, text="idle for 12 min, its GPU goes to others in 18 min")
     release_reason = ReasonView(code="released", text="idle for 30 min")
-    rows = WORKLOADS.rows(
+    rows = WORKLOAD_TABLE.rows(
         [
             workload("a", idle=idle),
             workload("b", kind="session", released=NOW, reason=release_reason),
@@ -302,8 +306,8 @@ def test_workload_tables_reason_column_explains_idle_and_released_gpus(printed):
 
 
 def test_rows_added_to_a_table_align_with_its_columns(capsys):
-    layout = WORKLOADS.show([RUNNING, DONE])
-    WORKLOADS.show([workload("a", "queued")], below=layout)
+    layout = WORKLOAD_TABLE.show([RUNNING_JOB, ENDED_SESSION])
+    WORKLOAD_TABLE.show([workload("a", "queued")], below=layout)
 
     assert (
         capsys.readouterr().out
@@ -316,14 +320,14 @@ a        vision   bob   queued   0/1    -     5m
     )
 
 
-DATA = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(), DATA, max_size=3))
+@given(st.dictionaries(st.text(), JSON_VALUES, max_size=3))
 @pytest.mark.parametrize(
     ("output", "parse"),
     [pytest.param("json", json.loads, id="json"), pytest.param("yaml", yaml.safe_load, id="yaml")],

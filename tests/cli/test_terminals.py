@@ -31,7 +31,7 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 def test_command_output_has_colours_only_on_a_terminal_and_the_same_words_in_a_pipe(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
-    eventually(lambda: bob.described("exp1")["state"] == "running")
+    eventually(lambda: bob.describe("exp1")["state"] == "running")
     environment = {"HOME": os.environ["HOME"], **bob.environment}
     for arguments in (["list"], ["describe", "exp1"], ["doctor"]):
         piped = subprocess.run(
@@ -53,12 +53,13 @@ def test_no_color_variable_disables_colours_of_tables(bob):
     bob("submit", "exp1", *SLEEP)
     environment = {**bob.environment, "NO_COLOR": "1"}
     with on_terminal([*RUNAI, "list"], environment) as (terminal, _):
+        # Sequences that set a colour; bold letters are allowed.
         assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.read_to_end())
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["logs", "nix"], ["config", "project", "x"], ["doctor"], ["submit", "--gpus", "x"]],
+    [["logs", "gone"], ["config", "project", "x"], ["doctor"], ["submit", "--gpus", "x"]],
     ids=lambda words: words[0],
 )
 def test_no_color_variable_disables_colours_of_errors(home, arguments):
@@ -98,7 +99,7 @@ def test_narrow_terminal_table_omits_columns_and_truncates_no_name(bob, columns)
 )
 def test_command_output_to_a_full_disk_ends_with_one_error_sentence(home, arguments):
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(
+        process = subprocess.run(
             [*RUNAI, *arguments],
             env={"PATH": os.environ["PATH"], "HOME": str(home)},
             input=b"{}",
@@ -107,16 +108,16 @@ def test_command_output_to_a_full_disk_ends_with_one_error_sentence(home, argume
             check=False,
         )
 
-    assert ended.returncode == 1
+    assert process.returncode == 1
     sentence = b"Error: The output cannot be written: no space left on device.\n"
-    assert ended.stderr == sentence
+    assert process.stderr == sentence
 
 
 def test_submit_from_a_removed_current_folder_is_refused_with_its_name(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
 
-    ended = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *RUNAI, "submit", "exp", "--", "true"],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
@@ -125,8 +126,8 @@ def test_submit_from_a_removed_current_folder_is_refused_with_its_name(tmp_path)
         check=False,
     )
 
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines() == [
+    assert process.returncode == 1
+    assert process.stderr.splitlines() == [
         f"Error: {folder}, the current folder, was removed.",
         "Hint: Go to one that exists: cd.",
     ]
@@ -134,18 +135,18 @@ def test_submit_from_a_removed_current_folder_is_refused_with_its_name(tmp_path)
 
 def test_logs_command_escapes_unencodable_letters_and_prints_every_line(bob):
     bob("submit", "exp1", "--", "printf", "first\\n日本 😀 é\\nlast\\n")
-    eventually(lambda: bob.described("exp1")["state"] == "succeeded")
+    eventually(lambda: bob.describe("exp1")["state"] == "succeeded")
     environment = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", **bob.environment}
 
-    def printed(*arguments: str) -> str:
+    def print_with(*arguments: str) -> str:
         result = subprocess.run(
             [*RUNAI, *arguments], env=environment, capture_output=True, check=True
         )
         assert result.stderr == b""
         return result.stdout.decode("latin-1")
 
-    assert printed("logs", "exp1") == "first\n\\u65e5\\u672c \\ud83d\\ude00 é\nlast\n"
-    assert json.loads(printed("describe", "exp1", "-o", "json"))["command"][1].count("日本 😀 é")
+    assert print_with("logs", "exp1") == "first\n\\u65e5\\u672c \\ud83d\\ude00 é\nlast\n"
+    assert json.loads(print_with("describe", "exp1", "-o", "json"))["command"][1].count("日本 😀 é")
 
 
 def test_json_output_escapes_control_characters_without_data_loss(bob):
@@ -154,8 +155,8 @@ def test_json_output_escapes_control_characters_without_data_loss(bob):
     with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
         output = terminal.read_to_end().decode().replace("\r\n", "\n")
 
-    odd = {letter for letter in output if not letter.isprintable()}
-    assert odd == {"\n"}
+    unprintable = {letter for letter in output if not letter.isprintable()}
+    assert unprintable == {"\n"}
     assert json.loads(output)["command"][-1] == control_text
 
 
@@ -163,14 +164,14 @@ def test_top_restores_the_terminal_when_it_quits(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
     program = [*RUNAI, "top", "jobs"]
     environment = {"HOME": os.environ["HOME"], **bob.environment}
-    with on_terminal(program, environment, typed=True) as (terminal, running):
+    with on_terminal(program, environment, with_input=True) as (terminal, process):
         terminal.read_until(b"exp1")
         terminal.type("q")
         screen = terminal.read_to_end()
-        assert running.wait(60) == 0
+        assert process.wait(60) == 0
 
-    on, off = b"\x1b[?1049h", b"\x1b[?1049l"
-    assert screen.index(on) < screen.rindex(off)
+    enter_screen, leave_screen = b"\x1b[?1049h", b"\x1b[?1049l"
+    assert screen.index(enter_screen) < screen.rindex(leave_screen)
     assert b"of 5 GPUs allocated" in screen
 
 
@@ -180,15 +181,15 @@ def test_top_restores_the_terminal_when_it_quits(bob):
 @pytest.fixture
 def silent_hub() -> Iterator[socket.socket]:
     """Listen as a hub that accepts connections and never answers, until it is closed."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening
+    with socket.create_server(("127.0.0.1", 0)) as server_socket:
+        yield server_socket
 
 
 def address(server_socket: socket.socket) -> str:
     return f"http://127.0.0.1:{server_socket.getsockname()[1]}/"
 
 
-SLOW = [
+SLOW_COMMANDS = [
     pytest.param(["doctor"], "Examining this computer", id="doctor"),
     pytest.param(["usage"], "Adding up", id="usage"),
     pytest.param(["schedule", "--live"], "Asking the scheduler", id="schedule"),
@@ -196,8 +197,8 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), SLOW)
-def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments, words):
+@pytest.mark.parametrize(("arguments", "message"), SLOW_COMMANDS)
+def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments, message):
     hub = address(silent_hub)
     program = [*RUNAI, *arguments]
     environment = {
@@ -205,22 +206,22 @@ def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments,
         "JUPYTERHUB_API_TOKEN": "t",
         "RUNAI_API_URL": f"{hub}services/runai/",
     }
-    with on_terminal(program, environment, stdout=subprocess.DEVNULL) as (terminal, running):
-        terminal.read_until(words.encode())
+    with on_terminal(program, environment, stdout=subprocess.DEVNULL) as (terminal, process):
+        terminal.read_until(message.encode())
         assert HIDE_CURSOR in terminal.screen
         silent_hub.close()  # the waiting client is refused now
-        running.terminate()
+        process.terminate()
 
 
 def test_terminal_spinner_is_cleared_when_the_command_ends(home, silent_hub):
     program = [*RUNAI, "login", address(silent_hub), "--token"]
-    with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
-        call, _ = silent_hub.accept()
+    with on_terminal(program, {"HOME": str(home)}) as (terminal, process):
+        connection, _ = silent_hub.accept()
         terminal.read_until(b"Asking")
         silent_hub.close()
-        call.close()
+        connection.close()
         output = terminal.read_to_end()
-        assert running.wait(60) == 1
+        assert process.wait(60) == 1
 
     assert output.rindex(HIDE_CURSOR) < output.rindex(SHOW_CURSOR)
     after = output[output.rindex(SHOW_CURSOR) :]
@@ -233,18 +234,18 @@ import sys
 from runai.hub_service.cli.output.spinner import show_progress
 with show_progress("Copying") as report_progress:
     report_progress("ledger.sqlite", 30, 100)
-    sys.stdin.readline()  # so long
+    sys.stdin.readline()  # until the test has read the bar
 print("done", flush=True)
 """
 
 
 def test_terminal_progress_bar_names_the_current_file(home):
     program = [sys.executable, "-c", PROGRESS_SCRIPT]
-    with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
+    with on_terminal(program, {"HOME": str(home)}) as (terminal, process):
         terminal.read_until(b"Copying: ledger.sqlite")
-        assert running.stdin is not None
-        running.stdin.write(b"\n")
-        running.stdin.flush()
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
         terminal.read_until(b"done")
 
 
@@ -254,11 +255,11 @@ def test_terminal_spinner_is_not_written_into_a_pipe(home: Path, silent_hub):
         env={"PATH": os.environ["PATH"], "HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    ) as running:
-        call, _ = silent_hub.accept()
+    ) as process:
+        connection, _ = silent_hub.accept()
         silent_hub.close()
-        call.close()
-        output, _ = running.communicate(timeout=60)
+        connection.close()
+        output, _ = process.communicate(timeout=60)
 
     assert b"Nothing answers" in output
     assert b"\x1b" not in output

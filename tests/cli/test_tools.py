@@ -30,7 +30,7 @@ PREAMBLE, SUBMIT = re.findall(BLOCK, PAGE.partition("\n## ")[0], re.MULTILINE | 
 LINES = dict(re.findall(rf"^### ([^\n]+)\n{BLOCK[1:]}", PAGE, re.MULTILINE | re.DOTALL))
 """The block below each tool's heading."""
 
-COMMON = f"""
+PROGRAM_HEAD = f"""
 import signal, time
 from pathlib import Path
 {PREAMBLE}
@@ -50,12 +50,12 @@ def went_on(saved):
     print("went on from", saved, flush=True)
 """
 
-SAVES = """
+SAVING_PROGRAM = """
 saved = Path(folder, "saved")
 went_on(saved.read_text()) if resumed else wait_for_pause(lambda: saved.write_text(me))
 """
 
-HYDRA = """
+HYDRA_PROGRAM = """
 import hydra
 from hydra.core.hydra_config import HydraConfig
 
@@ -68,7 +68,7 @@ def main(config):
 main()
 """
 
-TORCHRUN = """
+TORCHRUN_PROGRAM = """
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
@@ -79,7 +79,7 @@ went_on(saved.read_text()) if resumed else wait_for_pause(lambda: saved.write_te
 dist.destroy_process_group()
 """
 
-ACCELERATE = """
+ACCELERATE_PROGRAM = """
 import torch
 from accelerate import Accelerator
 
@@ -98,12 +98,12 @@ else:
 accelerator.end_training()
 """
 
-TEE = """
+TEE_PROGRAM = """
 log = Path(folder, "train.log")
 went_on(log.read_text().removeprefix("began ")[0]) if resumed else wait_for_pause()
 """
 
-LIGHTNING = """
+LIGHTNING_PROGRAM = """
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
@@ -131,7 +131,7 @@ model, data = Model(), torch.utils.data.DataLoader(torch.rand(9, 1))
 LINE
 """
 
-OPTUNA = """
+OPTUNA_PROGRAM = """
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -155,7 +155,7 @@ assert jobs == ({me} if Path(folder, "study.log").exists() else {"0", "1"})
 went_on(me)
 """
 
-JOBLIB = """
+JOBLIB_PROGRAM = """
 import joblib
 
 LINE
@@ -168,7 +168,7 @@ assert (os.getpid() in processes) != resumed
 went_on(me) if resumed else wait_for_pause()
 """
 
-SUBMITIT = """
+SUBMITIT_PROGRAM = """
 import submitit
 
 LINE
@@ -186,7 +186,7 @@ if not resumed:
 went_on(job.result())
 """
 
-TENSORBOARD = """
+TENSORBOARD_PROGRAM = """
 sys.modules["tensorflow"] = None  # TensorBoard would import it: seconds
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
@@ -203,30 +203,30 @@ if resumed:
 went_on(me) if resumed else wait_for_pause()
 """
 
-SAME_RUN = """
+SAME_RUN_PROGRAM = """
 saved = Path(folder, "run")
 assert not resumed or saved.read_text() == number
 saved.write_text(number)
 went_on(me) if resumed else wait_for_pause()
 """
 
-WANDB = f"""
+WANDB_PROGRAM = f"""
 import wandb
 
 os.environ["WANDB_MODE"] = "offline"
 LINE
 number = run.id
-{SAME_RUN}"""
+{SAME_RUN_PROGRAM}"""
 
-MLFLOW = f"""
+MLFLOW_PROGRAM = f"""
 import mlflow
 
 mlflow.set_tracking_uri(f"sqlite:///{{folder}}/mlflow.db")
 LINE
 number = run.info.run_id
-{SAME_RUN}"""
+{SAME_RUN_PROGRAM}"""
 
-RAY = """
+RAY_PROGRAM = """
 import ray
 
 LINE
@@ -239,9 +239,9 @@ mine = ray.get(number.remote())
 went_on(saved.read_text()) if resumed else wait_for_pause(lambda: saved.write_text(mine), mine)
 """
 
-COMMIT = "git -c user.name=bob -c user.email=bob@lab.example commit -qm begin"
-ARRAY = {"0": "sweep-0", "1": "sweep-1"}
-GANG = {"rank 0 of 2": "gang", "rank 1 of 2": "gang"}
+COMMIT_COMMAND = "git -c user.name=bob -c user.email=bob@lab.example commit -qm begin"
+ARRAY_JOBS = {"0": "sweep-0", "1": "sweep-1"}
+GANG_JOBS = {"rank 0 of 2": "gang", "rank 1 of 2": "gang"}
 TOOLS, LARGE, TORCH = pytest.mark.tools, pytest.mark.large_tools, pytest.mark.torch
 
 
@@ -250,21 +250,21 @@ class ToolProgram(NamedTuple):
 
     program: str
     line: str
-    names: dict[str, str] = ARRAY
+    job_by_process: dict[str, str] = ARRAY_JOBS
     """The name that each process prints, with its job."""
 
 
-def tool_case(tool: str, program: str, *changed: str, marks: Any = (), **fields: Any) -> Any:
-    """Return the parameters of a tool's test; `changed`: a part of its lines, and another one."""
-    line = LINES[tool].replace(*changed) if changed else LINES[tool]
+def tool_case(tool: str, program: str, *replacement: str, marks: Any = (), **fields: Any) -> Any:
+    """Return the parameters of a tool's test; `replacement`: two texts, old and new."""
+    line = LINES[tool].replace(*replacement) if replacement else LINES[tool]
     command, python = (line, "") if line.startswith("runai") else (SUBMIT, line)
-    if fields.get("names") is GANG:
+    if fields.get("job_by_process") is GANG_JOBS:
         command = command.replace("sweep", "gang").replace("--array", "--workers")
     assert ("LINE" in program) == bool(python)
-    if changed:
+    if replacement:
         assert line != LINES[tool]
-    tool_program = ToolProgram(COMMON + program.replace("LINE\n", python), command, **fields)
-    return pytest.param(tool_program, id=" ".join((tool, *changed[1:])), marks=marks)
+    tool_program = ToolProgram(PROGRAM_HEAD + program.replace("LINE\n", python), command, **fields)
+    return pytest.param(tool_program, id=" ".join((tool, *replacement[1:])), marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -290,23 +290,23 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "tool_program",
     [
-        tool_case("Hydra", HYDRA, marks=TOOLS),
-        tool_case("torchrun", TORCHRUN, names=GANG, marks=TORCH),
-        tool_case("Accelerate", ACCELERATE, names=GANG, marks=TOOLS),
-        tool_case("tee", TEE),
-        tool_case("timeout", SAVES),
-        tool_case("uv run", SAVES, marks=TOOLS),
-        tool_case("make", SAVES),
-        tool_case("DVC", SAVES, marks=LARGE),
-        tool_case("Lightning", LIGHTNING, names=GANG, marks=TOOLS),
-        tool_case("Optuna", OPTUNA, marks=TOOLS),
-        tool_case("Optuna", OPTUNA, 'f"{folder}/study.log"', '"study.log"', marks=TOOLS),
-        tool_case("joblib", JOBLIB, marks=TOOLS),
-        tool_case("submitit", SUBMITIT, marks=TOOLS),
-        tool_case("TensorBoard", TENSORBOARD, marks=TOOLS),
-        tool_case("W&B", WANDB, marks=LARGE),
-        tool_case("MLflow", MLFLOW, marks=LARGE),
-        tool_case("Ray", RAY, marks=LARGE),
+        tool_case("Hydra", HYDRA_PROGRAM, marks=TOOLS),
+        tool_case("torchrun", TORCHRUN_PROGRAM, job_by_process=GANG_JOBS, marks=TORCH),
+        tool_case("Accelerate", ACCELERATE_PROGRAM, job_by_process=GANG_JOBS, marks=TOOLS),
+        tool_case("tee", TEE_PROGRAM),
+        tool_case("timeout", SAVING_PROGRAM),
+        tool_case("uv run", SAVING_PROGRAM, marks=TOOLS),
+        tool_case("make", SAVING_PROGRAM),
+        tool_case("DVC", SAVING_PROGRAM, marks=LARGE),
+        tool_case("Lightning", LIGHTNING_PROGRAM, job_by_process=GANG_JOBS, marks=TOOLS),
+        tool_case("Optuna", OPTUNA_PROGRAM, marks=TOOLS),
+        tool_case("Optuna", OPTUNA_PROGRAM, 'f"{folder}/study.log"', '"study.log"', marks=TOOLS),
+        tool_case("joblib", JOBLIB_PROGRAM, marks=TOOLS),
+        tool_case("submitit", SUBMITIT_PROGRAM, marks=TOOLS),
+        tool_case("TensorBoard", TENSORBOARD_PROGRAM, marks=TOOLS),
+        tool_case("W&B", WANDB_PROGRAM, marks=LARGE),
+        tool_case("MLflow", MLFLOW_PROGRAM, marks=LARGE),
+        tool_case("Ray", RAY_PROGRAM, marks=LARGE),
     ],
 )
 def test_training_tool_resumes_each_jobs_saved_work_after_a_pause(
@@ -314,44 +314,50 @@ def test_training_tool_resumes_each_jobs_saved_work_after_a_pause(
 ):
     (folder / "train.py").write_text(tool_program.program)
     if "dvc" in tool_program.line:
-        for command in ("git init -q", "dvc init -q", "git add .", COMMIT):
+        for command in ("git init -q", "dvc init -q", "git add .", COMMIT_COMMAND):
             subprocess.run(command.split(), cwd=folder, check=True)
-    name = shlex.split(tool_program.line)[2]
-    once = dict.fromkeys(tool_program.names, 1)
+    workload_name = shlex.split(tool_program.line)[2]
+    one_line_each = dict.fromkeys(tool_program.job_by_process, 1)
 
-    def printed(job: str) -> list[str]:
+    def log_lines(job: str) -> list[str]:
         lines = bob("logs", job).stdout.splitlines()
         return [re.sub(r"^\[\d\] ", "", line) for line in lines]
 
     def count_lines(word: str) -> dict[str, int]:
-        return {me: printed(job).count(f"{word} {me}") for me, job in tool_program.names.items()}
+        pairs = tool_program.job_by_process.items()
+        return {name: log_lines(job).count(f"{word} {name}") for name, job in pairs}
 
     def states() -> set[str]:
-        listed = json.loads(bob("list", "--elements", "-o", "json").stdout)
-        return {element["state"] for element in listed if element["name"].startswith(name)}
+        workloads = json.loads(bob("list", "--elements", "-o", "json").stdout)
+        return {
+            workload["state"]
+            for workload in workloads
+            if workload["name"].startswith(workload_name)
+        }
 
     try:
         assert bob(*shlex.split(tool_program.line)[1:]).exit_code == 0
         # `wait` takes no CPU from the jobs meanwhile.
         eventually(
             lambda: (
-                bob("wait", name, "--timeout", "1s").exit_code != 124
+                bob("wait", workload_name, "--timeout", "1s").exit_code != 124
                 or all(count_lines("began").values())
             ),
-            what="all began or ended",
+            what="all jobs began or ended",
         )
-        assert count_lines("began") == once
-        bob("suspend", name)
-        eventually(lambda: not states() & {"running", "stopping"}, what="they have stopped")
+        assert count_lines("began") == one_line_each
+        bob("suspend", workload_name)
+        eventually(lambda: not states() & {"running", "stopping"}, what="the jobs have stopped")
         assert states() == {"suspended"}
-        bob("resume", name)
-        code = bob("wait", name).exit_code
+        bob("resume", workload_name)
+        code = bob("wait", workload_name).exit_code
 
-        assert (code, count_lines("went on from")) == (0, once)
+        assert code == 0
+        assert count_lines("went on from") == one_line_each
     except AssertionError:
-        for job in {*tool_program.names.values()}:
-            print(*printed(job), sep="\n")
+        for job in {*tool_program.job_by_process.values()}:
+            print(*log_lines(job), sep="\n")
         raise
     finally:
-        bob("delete", name)
-        eventually(lambda: not states(), what="they are gone")
+        bob("delete", workload_name)
+        eventually(lambda: not states(), what="the jobs are deleted")

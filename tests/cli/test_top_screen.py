@@ -10,7 +10,7 @@ from runai.hub_service.cli.output.top_views import TopOptions
 from runai.hub_service.client import AsyncClient
 
 SLEEP = ("--", "sleep", "600")
-SIZE = (120, 30)
+SIZE = (120, 30)  # columns and rows
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bob(as_user):
 
 
 @pytest.fixture
-def screen(service):
+def make_screen(service):
     """Return a function that opens a user's screen."""
 
     def make(options, user="bob"):
@@ -47,8 +47,8 @@ async def wait_until(pilot, condition):
         await pilot.pause(0.02)
 
 
-async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
-    top = screen(TopOptions(view="jobs"))
+async def test_top_follows_workloads_and_shows_waiting_reasons(bob, make_screen):
+    top = make_screen(TopOptions(view="jobs"))
     async with top.run_test(size=SIZE) as pilot:
         await wait_until(
             pilot, lambda: "0 of 5 GPUs allocated (0%)" in static_text(top, "#headline")
@@ -66,9 +66,7 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
         )
         await wait_until(pilot, lambda: len(table_rows(top)) == 2)
         await wait_until(pilot, lambda: table_rows(top)[1][-1])
-        await wait_until(
-            pilot, lambda: table_rows(top)[0][3] == "running"
-        )  # it was admitted, and starts
+        await wait_until(pilot, lambda: table_rows(top)[0][3] == "running")  # "starting" until then
         running, waiting = table_rows(top)
         assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
         assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]
@@ -77,12 +75,14 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
         assert not top.query_one("#empty").display
 
 
-async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_workload(bob, screen):
+async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_workload(
+    bob, make_screen
+):
     for name in ("a", "b", "c"):
         bob("submit", name, "-g", "1", *SLEEP)
-    top = screen(TopOptions())
+    top = make_screen(TopOptions())
     async with top.run_test(size=SIZE) as pilot:
-        await wait_until(pilot, lambda: len(table_rows(top)) == 5)
+        await wait_until(pilot, lambda: len(table_rows(top)) == 5)  # the node's GPUs
         assert headings(top)[0] == "NODE"
 
         await pilot.press("p")
@@ -96,7 +96,7 @@ async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_work
         await pilot.press("r")
         await wait_until(pilot, lambda: [row[0] for row in table_rows(top)] == ["c", "b", "a"])
         assert headings(top)[0] == "NAME ▼"
-        assert top.query_one(DataTable).cursor_row == 2  # on a, as before
+        assert top.query_one(DataTable).cursor_row == 2  # still on job a
 
         await pilot.press("i")
         await wait_until(pilot, lambda: static_text(top, "#empty") == "No GPU is idle.")
@@ -104,8 +104,8 @@ async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_work
     assert top.failed is None
 
 
-async def test_top_displays_more_columns_on_a_wide_terminal(bob, screen):
-    top = screen(TopOptions(view="jobs"))
+async def test_top_displays_more_columns_on_a_wide_terminal(bob, make_screen):
+    top = make_screen(TopOptions(view="jobs"))
     async with top.run_test(size=(180, 30)) as pilot:
         await wait_until(pilot, lambda: "AVG UTIL" in headings(top))
         await pilot.resize_terminal(90, 30)
@@ -131,4 +131,5 @@ def test_top_once_prints_a_sorted_table_and_refuses_an_unknown_column(bob):
     ordered, reversed_ = bob(*order).stdout, bob(*order, "--reverse").stdout
     assert ordered.splitlines()[1] != reversed_.splitlines()[1]
     refused = bob("top", "jobs", "--sort", "colour")
-    assert (refused.exit_code, "There is no column 'colour'" in refused.stderr) == (1, True)
+    assert refused.exit_code == 1
+    assert "There is no column 'colour'" in refused.stderr

@@ -72,50 +72,48 @@ JOB_OPTIONS = TopOptions(view="jobs")
         pytest.param(
             JOB_OPTIONS,
             ["busy", "lazy", "fresh", "sleeps", "second", "third"],
-            id="holders by what they keep busy, then the queue; nothing that ended",
+            id="by default running jobs by utilization, then the queue",
         ),
-        pytest.param(
-            JOB_OPTIONS.with_idle(only=True), ["sleeps", "lazy"], id="idle, longest first"
-        ),
+        pytest.param(JOB_OPTIONS.with_idle(only=True), ["sleeps", "lazy"], id="longest idle first"),
         pytest.param(
             JOB_OPTIONS.sorted_by("age"),
             ["busy", "lazy", "fresh", "sleeps", "second", "third"],
-            id="the oldest first",
+            id="by age, the oldest first",
         ),
         pytest.param(
             JOB_OPTIONS.sorted_by("name"),
             ["busy", "fresh", "lazy", "second", "sleeps", "third"],
-            id="names from a to z",
+            id="by name",
         ),
         pytest.param(
             JOB_OPTIONS.sorted_by("name").reversed(),
             ["third", "sleeps", "second", "lazy", "fresh", "busy"],
-            id="reversed",
+            id="by name, reversed",
         ),
-        pytest.param(TopOptions(view="jobs", user="patty"), ["second"], id="of a user"),
-        pytest.param(TopOptions(view="jobs", project="nlp"), ["busy"], id="of a project"),
-        pytest.param(TopOptions(view="jobs", node="box"), ["fresh"], id="on a node"),
+        pytest.param(TopOptions(view="jobs", user="patty"), ["second"], id="jobs of a user"),
+        pytest.param(TopOptions(view="jobs", project="nlp"), ["busy"], id="jobs of a project"),
+        pytest.param(TopOptions(view="jobs", node="box"), ["fresh"], id="jobs on a node"),
         pytest.param(
             TopOptions(),
             ["box GPU-0", "box GPU-1", "barn GPU-0", "barn GPU-10"],
-            id="nodes as they are",
+            id="nodes in the overview's order",
         ),
         pytest.param(
             TopOptions(sort="util"),
             ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
-            id="what was not measured is last",
+            id="by utilization, unmeasured devices last",
         ),
         pytest.param(
             TopOptions(sort="gpu"),
             ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
-            id="numbers as numbers",
+            id="by GPU number",
         ),
         pytest.param(TopOptions(node="barn"), ["barn GPU-0", "barn GPU-10"], id="one node"),
-        pytest.param(TopOptions(view="projects"), ["vision", "nlp"], id="projects as they are"),
+        pytest.param(TopOptions(view="projects"), ["vision", "nlp"], id="projects unsorted"),
         pytest.param(
             TopOptions(view="projects", sort="quota"),
             ["nlp", "vision"],
-            id="no bound is the largest",
+            id="by quota, unlimited first",
         ),
     ],
 )
@@ -133,7 +131,7 @@ def test_top_refuses_an_unknown_sort_column_and_lists_the_known_columns():
 
 def test_top_sort_key_cycles_through_all_columns_and_back_to_the_default():
     options, order = TopOptions(view="projects"), []
-    for _ in range(9):
+    for _ in range(9):  # 8 columns and the default
         options = options.sorted_after(NOW, wide=False)
         order.append(options.sort)
 
@@ -156,18 +154,18 @@ def test_top_headline_has_gpu_allocation_utilization_and_waiting_job_count():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "begins"),
+    ("allocated_by_hour", "begin_hour"),
     [
-        pytest.param([None, 0.0], None, id="all of it"),
-        pytest.param([None, None, None, 2.0], 3, id="later"),
-        pytest.param([None, None, None], None, id="nothing"),
+        pytest.param([None, 0.0], None, id="recorded but for one step"),
+        pytest.param([None, None, None, 2.0], 3, id="begins within the range"),
+        pytest.param([None, None, None], None, id="nothing recorded"),
     ],
 )
-def test_top_usage_history_begins_at_the_first_recorded_step(recorded, begins):
+def test_top_usage_history_begins_at_the_first_recorded_step(allocated_by_hour, begin_hour):
     hour = timedelta(hours=1)
     points = [
         UsagePoint(at=NOW + (index + 1) * hour, allocated=allocated, utilized=None)
-        for index, allocated in enumerate(recorded)
+        for index, allocated in enumerate(allocated_by_hour)
     ]
     usage = UsageSeries(
         since=NOW,
@@ -185,4 +183,4 @@ def test_top_usage_history_begins_at_the_first_recorded_step(recorded, begins):
 
     begin = top_views.begin_of_history(usage)
 
-    assert begin == (None if begins is None else NOW + begins * hour)
+    assert begin == (None if begin_hour is None else NOW + begin_hour * hour)

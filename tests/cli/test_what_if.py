@@ -16,7 +16,7 @@ def state(user, name):
 
 
 def test_live_schedule_predicts_which_workloads_start_stop_and_wait(as_user, bob, eventually):
-    for name in ("a", "b", "c", "d", "e"):
+    for name in ("a", "b", "c", "d", "e"):  # one on each of the 5 GPUs
         bob("submit", name, "-g", "1", *SLEEP)
     eventually(lambda: all(state(bob, name) == "running" for name in "abcde"))
 
@@ -30,19 +30,19 @@ def test_live_schedule_predicts_which_workloads_start_stop_and_wait(as_user, bob
     assert table.exit_code == 0, table.stderr
     header, *rows = table.stdout.splitlines()
     assert header.split() == ["WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON"]
-    words = [row.split() for row in rows]
-    assert ["vision/e", "vision", "bob", "1", "runs", "stops"] in [row[:6] for row in words]
-    assert any(row[:1] == ["nlp"] and row[-3:] == ["0", "->", "2"] for row in words)
-    after = {e["workload"]: e["after"] for e in json.loads(answer.stdout)["effects"]}
+    row_words = [row.split() for row in rows]
+    assert ["vision/e", "vision", "bob", "1", "runs", "stops"] in [row[:6] for row in row_words]
+    assert any(row[:1] == ["nlp"] and row[-3:] == ["0", "->", "2"] for row in row_words)
+    after = {effect["workload"]: effect["after"] for effect in json.loads(answer.stdout)["effects"]}
     assert after["nlp/job-1"] == "starts later"
     assert sorted(after.values()) == ["starts later", "stops", "stops"]
-    assert [e["after"] for e in json.loads(ended.stdout)["effects"]] == ["gone", "starts"]
+    assert [effect["after"] for effect in json.loads(ended.stdout)["effects"]] == ["gone", "starts"]
     assert unchanged.stdout.startswith("Nothing that you may see would change.")
     assert state(bob, "e") == "running"
 
 
 def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
-    bob("submit", "all", "-g", "5", *SLEEP)
+    bob("submit", "all", "-g", "5", *SLEEP)  # every GPU
     eventually(lambda: state(bob, "all") == "running")
     bob("submit", "next", "-g", "1", *SLEEP)
     eventually(lambda: "Reason" in bob("describe", "next").stdout)
@@ -59,7 +59,7 @@ def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
 
 
 @pytest.mark.parametrize(
-    ("text", "request_"),
+    ("text", "expected"),
     [
         ("nlp 4 GPUs", {"project": "nlp", "gpus": "4"}),
         ("nlp 4", {"project": "nlp", "gpus": "4"}),
@@ -70,8 +70,8 @@ def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
         ("job-x job 1 GPU", {"project": "job-x", "gpus": "1"}),
     ],
 )
-def test_addition_of_a_what_if_plan_is_parsed_into_a_request(text, request_):
-    assert parse_addition(text) == request_
+def test_addition_of_a_what_if_plan_is_parsed_into_a_request(text, expected):
+    assert parse_addition(text) == expected
 
 
 @pytest.mark.parametrize(

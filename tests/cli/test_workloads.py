@@ -20,12 +20,12 @@ from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
 PYTHON = sys.executable
-COMMAND = [PYTHON, "-m", "runai.hub_service.cli"]
+RUNAI = [PYTHON, "-m", "runai.hub_service.cli"]
 SLEEP = ("--", "sleep", "600")
 
 
 def state(user, name):
-    return user.described(name)["state"]
+    return user.describe(name)["state"]
 
 
 def table(text):
@@ -38,7 +38,7 @@ def table(text):
 
 def test_list_has_running_and_waiting_jobs_with_reasons(bob, eventually):
     bob("submit", "runs", "-g", "0.5", *SLEEP)
-    bob("submit", "waits", "--workers", "8", "-g", "1", *SLEEP)
+    bob("submit", "waits", "--workers", "8", "-g", "1", *SLEEP)  # the node has 5 GPUs
     eventually(lambda: state(bob, "runs") == "running")
 
     header, (first, second, *_) = table(bob("list").stdout)
@@ -50,15 +50,15 @@ def test_list_has_running_and_waiting_jobs_with_reasons(bob, eventually):
 
 
 def test_list_and_describe_without_a_matching_workload_print_a_hint(bob):
-    listed, described = bob("list"), bob("describe", "exp9")
-    filtered = bob("list", "--state", "running")
+    list_result, describe_result = bob("list"), bob("describe", "exp9")
+    filter_result = bob("list", "--state", "running")
 
-    assert (listed.exit_code, listed.stdout) == (0, "")
-    assert "runai submit" in listed.stderr
-    assert (filtered.exit_code, filtered.stdout) == (0, "")
-    assert filtered.stderr == "No workload matches.\n"
-    assert described.exit_code == 1
-    assert described.stderr.splitlines() == [
+    assert (list_result.exit_code, list_result.stdout) == (0, "")
+    assert "runai submit" in list_result.stderr
+    assert (filter_result.exit_code, filter_result.stdout) == (0, "")
+    assert filter_result.stderr == "No workload matches.\n"
+    assert describe_result.exit_code == 1
+    assert describe_result.stderr.splitlines() == [
         "Error: There is no workload 'exp9' that you may see.",
         "Hint: `runai list` shows those there are.",
     ]
@@ -102,16 +102,16 @@ def test_list_mine_and_manageable_follow_submitter_and_admin_rights(as_user):
 def test_list_prints_projects_and_nodes_as_tables_and_json(bob):
     bob("submit", "a", *SLEEP)
 
-    def listed(what):
-        return json.loads(bob("list", what, "-o", "json").stdout)
+    def list_json(kind):
+        return json.loads(bob("list", kind, "-o", "json").stdout)
 
     _, projects = table(bob("list", "projects").stdout)
     vision = bob("describe", "project", "vision").stdout.splitlines()
     header, nodes = table(bob("list", "nodes", "-o", "wide").stdout)
 
-    assert [WorkloadView.model_validate(item).name for item in listed("jobs")] == ["a"]
-    assert len([ProjectView.model_validate(item) for item in listed("projects")]) == 3
-    assert len([NodeView.model_validate(item) for item in listed("nodes")]) == 1
+    assert [WorkloadView.model_validate(item).name for item in list_json("jobs")] == ["a"]
+    assert len([ProjectView.model_validate(item) for item in list_json("projects")]) == 3
+    assert len([NodeView.model_validate(item) for item in list_json("nodes")]) == 1
     assert [row[:3] for row in projects] == [
         ["vision", "0", "2.5"],
         ["nlp", "0", "2.5"],
@@ -119,7 +119,7 @@ def test_list_prints_projects_and_nodes_as_tables_and_json(bob):
     ]
     assert vision[0].split() == ["Name:", "vision"]
     assert header[0] == "NODE"
-    assert len(nodes) == 5 + 2  # the last lines are the CPUs and the note
+    assert len(nodes) == 5 + 2  # a line per GPU; the last lines are the CPUs and the note
 
 
 def test_list_with_name_output_prints_one_name_per_line(bob):
@@ -143,7 +143,7 @@ def test_array_elements_are_listed_once_they_begin(bob, eventually):
 
     described = bob("describe", "sweep").stdout
     assert "Jobs:" in described
-    assert "Allocated" not in described  # each of its jobs has its own
+    assert "Allocated" not in described  # a line of each of the array's jobs
 
 
 def test_simulated_gpus_are_marked_in_every_table_and_description(bob, eventually):
@@ -182,16 +182,16 @@ def test_describe_accepts_every_form_of_a_workload_name(bob):
 def test_usage_prints_averages_by_project_and_user(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
 
-    for what, name in (("projects", "vision"), ("users", "bob")):
+    for group, name in (("projects", "vision"), ("users", "bob")):
 
-        def usage_row(what: str = what) -> list[str]:
-            lines = bob("usage", what, "--since", "2h").stdout.splitlines()
+        def usage_row(group: str = group) -> list[str]:
+            lines = bob("usage", group, "--since", "2h").stdout.splitlines()
             assert len(lines) > 1, "nothing is counted yet"
             assert lines[0].split() == ["NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE"]
             return [str(word) for word in lines[1].split()]
 
         assert eventually(usage_row)[0] == name
-        usage_by_name = {o["name"]: o for o in json.loads(bob("usage", what, "-o", "json").stdout)}
+        usage_by_name = {o["name"]: o for o in json.loads(bob("usage", group, "-o", "json").stdout)}
         assert usage_by_name[name]["allocated_gpu_hours"] > 0
     assert "is not a valid duration" in bob("usage", "users", "--since", "soon").stderr
 
@@ -209,7 +209,7 @@ def test_ambiguous_workload_name_is_refused_until_a_project_is_chosen(
     assert result.exit_code == 1
     assert "Say which: nlp/exp1, vision/exp1." in result.stderr
     monkeypatch.setenv("RUNAI_PROJECT", "nlp")
-    assert ana.described("exp1")["project"] == "nlp"
+    assert ana.describe("exp1")["project"] == "nlp"
 
 
 # -- logs and exec -------------------------------------------------------------------------------
@@ -225,13 +225,13 @@ def test_followed_log_ends_with_the_job(bob):
 def test_followed_log_shows_a_line_that_has_not_ended(bob):
     program = "import signal; print('\\r 1 %\\r 2 %', end='', flush=True); signal.pause()"
     bob("submit", "exp1", "--", PYTHON, "-c", program)
-    command, environment = [*COMMAND, "logs", "exp1", "-f"], os.environ | bob.environment
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as following:
-        assert following.stdout is not None
-        assert following.stdout.read(10) == b"\r 1 %\r 2 %"
+    command, environment = [*RUNAI, "logs", "exp1", "-f"], os.environ | bob.environment
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(10) == b"\r 1 %\r 2 %"
 
         bob("delete", "exp1")
-        assert following.wait(60) == 0
+        assert process.wait(60) == 0
 
 
 def test_log_in_a_pipe_retains_its_colours(bob):
@@ -241,23 +241,23 @@ def test_log_in_a_pipe_retains_its_colours(bob):
 
 
 def test_followed_log_continues_after_a_pause(bob, eventually):
-    printed = "print('resumed', os.environ['RUNAI_RESUMED'], flush=True)"
-    program = f"import os, signal; {printed}; signal.pause()"
+    print_statement = "print('resumed', os.environ['RUNAI_RESUMED'], flush=True)"
+    program = f"import os, signal; {print_statement}; signal.pause()"
     bob("submit", "exp1", "-g", "1", "--grace", "1", "--", PYTHON, "-c", program)
-    command = [*COMMAND, "logs", "exp1", "-f"]
+    command = [*RUNAI, "logs", "exp1", "-f"]
     environment = os.environ | bob.environment
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as following:
-        assert following.stdout is not None
-        assert following.stdout.readline() == "resumed 0\n"
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "resumed 0\n"
 
         bob("suspend", "exp1")
         eventually(lambda: state(bob, "exp1") == "suspended")
-        assert following.poll() is None
+        assert process.poll() is None
         bob("resume", "exp1")
-        assert following.stdout.readline() == "resumed 1\n"
+        assert process.stdout.readline() == "resumed 1\n"
 
         bob("delete", "exp1")
-        assert following.wait(60) == 0
+        assert process.wait(60) == 0
 
 
 def test_followed_log_reports_a_job_deleted_while_it_waits(bob, monkeypatch):
@@ -302,8 +302,8 @@ def test_exec_runs_a_program_on_the_workloads_devices(bob, eventually, tmp_path)
         "print(e['RUNAI_WORKLOAD'], e['RUNAI_GPU_FRACTION'], e['OWN'], os.getcwd()); sys.exit(7)"
     )
 
-    done = subprocess.run(
-        [*COMMAND, "exec", "-it", "exp1", "--", PYTHON, "-c", program],
+    process = subprocess.run(
+        [*RUNAI, "exec", "-it", "exp1", "--", PYTHON, "-c", program],
         env=os.environ | bob.environment,
         cwd="/",
         capture_output=True,
@@ -311,8 +311,8 @@ def test_exec_runs_a_program_on_the_workloads_devices(bob, eventually, tmp_path)
         check=False,
     )
 
-    assert done.returncode == 7
-    assert done.stdout.split() == ["vision/exp1", "0.5", "yes", str(tmp_path)]
+    assert process.returncode == 7
+    assert process.stdout.split() == ["vision/exp1", "0.5", "yes", str(tmp_path)]
 
 
 def test_exec_inherits_no_cpus_of_the_worker_it_is_called_in(bob, eventually):
@@ -321,31 +321,31 @@ def test_exec_inherits_no_cpus_of_the_worker_it_is_called_in(bob, eventually):
     caller = {"RUNAI_WORKER_CPUS": "1", "LOKY_MAX_CPU_COUNT": "1", "OMP_NUM_THREADS": "1"}
     program = f"import os; print(sorted(os.environ.keys() & {{*{[*caller]}}}))"
 
-    done = subprocess.run(
-        [*COMMAND, "exec", "exp1", "--", PYTHON, "-c", program],
+    process = subprocess.run(
+        [*RUNAI, "exec", "exp1", "--", PYTHON, "-c", program],
         env=os.environ | bob.environment | caller,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert done.stdout == "[]\n"
+    assert process.stdout == "[]\n"
 
 
 def test_exec_has_the_tmpdir_of_the_job_and_not_of_its_caller(bob, eventually, tmp_path):
     bob("submit", "exp1", "-g", "0.5", "--", "sh", "-c", "echo $TMPDIR; sleep 1000")
     eventually(lambda: "runai-" in bob("logs", "exp1").stdout)
 
-    done = subprocess.run(
-        [*COMMAND, "exec", "exp1", "--", "sh", "-c", "echo $TMPDIR"],
+    process = subprocess.run(
+        [*RUNAI, "exec", "exp1", "--", "sh", "-c", "echo $TMPDIR"],
         env=os.environ | bob.environment | {"TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert done.stdout == bob("logs", "exp1").stdout
-    assert is_in_tmp_dir(done.stdout.strip())
+    assert process.stdout == bob("logs", "exp1").stdout
+    assert is_in_tmp_dir(process.stdout.strip())
 
 
 @pytest.mark.parametrize(
@@ -359,15 +359,15 @@ def test_exec_gets_no_variables_of_distributed_training(bob, eventually, options
         "n.endswith(('RANK', 'WORLD_SIZE', 'ELASTIC_DIR'))), os.environ['RUNAI_WORKER'])"
     )
 
-    done = subprocess.run(
-        [*COMMAND, "exec", "exp1", "--", PYTHON, "-c", program],
+    process = subprocess.run(
+        [*RUNAI, "exec", "exp1", "--", PYTHON, "-c", program],
         env=os.environ | bob.environment,
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert done.stdout == "vision/exp1-0\n"
+    assert process.stdout == "vision/exp1-0\n"
 
 
 # -- suspend, resume, scale, delete --------------------------------------------------------------
@@ -409,7 +409,7 @@ def test_elastic_job_is_scaled_up_but_not_beyond_its_projects_limit(as_user, tmp
     assert "of 2 to 3 GPUs" in scaled.stdout
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "9 GPUs are more than project capped may ever hold" in refused.stderr
-    job = eve.described("big")
+    job = eve.describe("big")
     assert (job["min_workers"], len(job["workers"])) == (2, 3)
 
 
@@ -417,7 +417,7 @@ def test_delete_all_finished_deletes_only_the_callers_finished_jobs(bob, as_user
     bob("submit", "done", "--wait", "--", "true")
     bob("submit", "runs", *SLEEP)
 
-    admin_result = as_user("admin")("delete", "--all-finished")  # they are not the admin's
+    admin_result = as_user("admin")("delete", "--all-finished")  # the jobs are bob's
     bob("delete", "--all-finished")
 
     assert admin_result.stderr == "Nothing of yours is finished.\n"
@@ -433,7 +433,7 @@ def test_delete_all_finished_deletes_only_the_callers_finished_jobs(bob, as_user
         (["delete", "a", "--all-finished"], "Name workloads, or say --all-finished."),
         (["scale", "a"], "Say --workers, --min-workers or both."),
     ],
-    ids=["nothing to delete", "names and all that is finished", "no number of workers"],
+    ids=["delete nothing", "delete names and --all-finished", "scale without a number"],
 )
 def test_missing_or_conflicting_command_arguments_exit_with_code_2(runai, arguments, sentence):
     result = runai(*arguments)
@@ -443,33 +443,33 @@ def test_missing_or_conflicting_command_arguments_exit_with_code_2(runai, argume
 
 
 @pytest.mark.parametrize(
-    ("act", "number", "code"),
+    ("command", "signal_number", "code"),
     [
         pytest.param("submit", signal.SIGINT, 130, id="submission, Ctrl-C"),
         pytest.param("wait", signal.SIGINT, 130, id="wait, Ctrl-C"),
         pytest.param("submit", signal.SIGHUP, -signal.SIGHUP, id="submission, closed terminal"),
     ],
 )
-def test_interrupted_wait_command_leaves_the_job_running(bob, act, number, code):
-    if act == "wait":
+def test_interrupted_wait_command_leaves_the_job_running(bob, command, signal_number, code):
+    if command == "wait":
         bob("submit", "exp1", *SLEEP)
-    arguments = ["wait", "exp1"] if act == "wait" else ["submit", "exp1", "--wait", *SLEEP]
-    waiting = subprocess.Popen(
+    arguments = ["wait", "exp1"] if command == "wait" else ["submit", "exp1", "--wait", *SLEEP]
+    process = subprocess.Popen(
         # The tests may run under nohup, or behind & in a script.
-        ["env", f"--default-signal={number.name.removeprefix('SIG')}", *COMMAND, *arguments],
+        ["env", f"--default-signal={signal_number.name.removeprefix('SIG')}", *RUNAI, *arguments],
         env=os.environ | bob.environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert waiting.stderr is not None
-    while not waiting.stderr.readline().startswith("vision/exp1 running"):
-        assert waiting.poll() is None
-    waiting.send_signal(number)
-    _, errors = waiting.communicate(timeout=120)
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("vision/exp1 running"):
+        assert process.poll() is None
+    process.send_signal(signal_number)
+    _, errors = process.communicate(timeout=120)
 
-    assert waiting.returncode == code
-    assert ("runai delete vision/exp1" in errors) == (number == signal.SIGINT)
+    assert process.returncode == code
+    assert ("runai delete vision/exp1" in errors) == (signal_number == signal.SIGINT)
     assert state(bob, "exp1") == "running"
 
 
@@ -482,8 +482,8 @@ def test_submit_wait_continues_after_a_service_restart(
     )
     with start_service(leaves_jobs=True) as service:
         bob = command_line(service, "bob")
-        waiting = subprocess.Popen(
-            [*COMMAND, "submit", "exp1", "-g", "1", "--wait", "--", PYTHON, "-c", program],
+        process = subprocess.Popen(
+            [*RUNAI, "submit", "exp1", "-g", "1", "--wait", "--", PYTHON, "-c", program],
             env=os.environ | bob.environment,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -492,9 +492,9 @@ def test_submit_wait_continues_after_a_service_restart(
         eventually(lambda: state(bob, "exp1") == "running")
     with start_service(port=service.port):
         gate.touch()
-        _, errors = waiting.communicate(timeout=120)
+        _, errors = process.communicate(timeout=120)
 
-    assert waiting.returncode == 0
+    assert process.returncode == 0
     assert errors.splitlines()[-1] == "vision/exp1 succeeded: exit code 0"
 
 
@@ -503,8 +503,8 @@ def test_submit_wait_continues_after_a_service_restart(
 
 def test_shell_completion_offers_workload_names(bob):
     bob("submit", "exp1", *SLEEP)
-    done = subprocess.run(
-        COMMAND,
+    process = subprocess.run(
+        RUNAI,
         env=os.environ
         | bob.environment
         | {"_RUNAI_COMPLETE": "bash_complete", "COMP_WORDS": "runai logs ex", "COMP_CWORD": "2"},
@@ -513,7 +513,7 @@ def test_shell_completion_offers_workload_names(bob):
         check=False,
     )
 
-    assert done.stdout.split() == ["plain,exp1"]
+    assert process.stdout.split() == ["plain,exp1"]
 
 
 def test_login_token_is_never_printed(bob):
@@ -542,8 +542,8 @@ def test_resume_and_delete_print_the_workloads_new_state_and_the_arrays_job_coun
     bob("submit", "exp1", "-g", "1", *SLEEP)
     bob("suspend", "exp1")
 
-    resumed = bob("resume", "exp1").stdout  # its processes may still end
-    assert resumed in {f"job vision/exp1 {what}\n" for what in ("queued again", "starting")}
+    resumed = bob("resume", "exp1").stdout  # its processes may still be ending
+    assert resumed in {f"job vision/exp1 {state}\n" for state in ("queued again", "starting")}
     assert bob("delete", "lr").stdout.startswith("array vision/lr (3 jobs) ")
 
 
@@ -557,11 +557,11 @@ def test_scale_refuses_a_job_that_is_not_elastic(bob):
 
 # -- another workload of the same name ------------------------------------------------------------
 
-ACTS = {
+COMMANDS = {
     "suspend": ("suspend", "exp"),
     "resume": ("resume", "exp"),
     "delete": ("delete", "exp"),
-    "delete what is finished": ("delete", "--all-finished"),
+    "delete --all-finished": ("delete", "--all-finished"),
     "scale": ("scale", "exp", "--workers", "2"),
     "keep": ("keep", "exp"),
     "release": ("release", "exp"),
@@ -569,16 +569,16 @@ ACTS = {
     "describe": ("describe", "exp"),
     "logs": ("logs", "exp", "-f"),
     "exec": ("exec", "exp", "--", "true"),
-    "submit and wait": ("submit", "exp", "--wait", "--", "true"),
+    "submit --wait": ("submit", "exp", "--wait", "--", "true"),
     "wait": ("wait", "exp"),
 }
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_command_refuses_a_workload_that_replaced_its_target(
-    bob, service, eventually, monkeypatch, act
+    bob, service, eventually, monkeypatch, command
 ):
-    if act[0] != "submit":
+    if command[0] != "submit":
         bob("submit", "exp", "--", "true")
         eventually(lambda: state(bob, "exp") == "succeeded")
     send, listings = Transport.send, list[object]()
@@ -592,7 +592,7 @@ def test_command_refuses_a_workload_that_replaced_its_target(
         return reply
 
     monkeypatch.setattr(Transport, "send", replace_after_first_listing)
-    result = bob(*act)
+    result = bob(*command)
 
     assert result.exit_code == 1
     assert "this is another one, submitted by bob at" in result.stderr

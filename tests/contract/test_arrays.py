@@ -14,12 +14,13 @@ from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
-MANY = 3 * len(DEVICES)
+ARRAY_SIZE = 3 * len(DEVICES)
+"""Three times as many jobs as the node has devices; each job requests one, so four start."""
 
 
-async def submit_array(lab: Lab, many: int = MANY, **fields: Any) -> WorkloadRecord:
+async def submit_array(lab: Lab, size: int = ARRAY_SIZE, **fields: Any) -> WorkloadRecord:
     await lab.cluster.put_project(ProjectSpec("vision", quota=None))
-    spec = lab.job("sweep", array=many, **fields)
+    spec = lab.job("sweep", array=size, **fields)
     [record] = await lab.cluster.submit([spec])
     return record
 
@@ -32,7 +33,7 @@ async def run_cycle(lab: Lab) -> list[str]:
     """Carry out the scheduler's plan; return the workloads that it starts, in order."""
     cycle_plan = decide(await lab.cluster.observe())
     assert await lab.cluster.apply(cycle_plan) == []
-    started = [d.workload for d in cycle_plan.decisions if d.kind == "start"]
+    started = [decision.workload for decision in cycle_plan.decisions if decision.kind == "start"]
     for workload in started:
         await lab.until(workload, "starting", "running")
     return started
@@ -41,8 +42,9 @@ async def run_cycle(lab: Lab) -> list[str]:
 async def test_array_is_one_record_until_its_elements_start(lab):
     record = await submit_array(lab)
 
-    assert await states_by_id(lab) == {"vision/sweep": f"queued {MANY}"}
-    assert (record.id, record.left, record.spec.array) == ("vision/sweep", ((0, MANY),), MANY)
+    assert await states_by_id(lab) == {"vision/sweep": f"queued {ARRAY_SIZE}"}
+    assert (record.id, record.spec.array) == ("vision/sweep", ARRAY_SIZE)
+    assert record.left == ((0, ARRAY_SIZE),)
 
     assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(4)]
 
@@ -50,15 +52,16 @@ async def test_array_is_one_record_until_its_elements_start(lab):
         "vision/sweep",
         *(f"vision/sweep-{n}" for n in range(4)),
     }
-    whole = await lab.cluster.workload("vision/sweep")
-    assert (whole.size, sum(whole.states.values())) == (MANY - 4, MANY)
-    assert whole.states["queued"] == MANY - 4
+    array = await lab.cluster.workload("vision/sweep")
+    assert array.size == ARRAY_SIZE - 4
+    assert sum(array.states.values()) == ARRAY_SIZE
+    assert array.states["queued"] == ARRAY_SIZE - 4
 
 
 async def test_array_elements_start_in_index_order(lab):
     await submit_array(lab, gpus=0.25)
 
-    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(MANY)]
+    assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in range(ARRAY_SIZE)]
     assert "vision/sweep" not in await states_by_id(lab)
 
 
@@ -70,11 +73,11 @@ async def test_scheduler_receives_one_more_array_element_than_can_start(lab):
     assert [w.name for w in observed] == [f"vision/sweep-{n}" for n in range(len(DEVICES) + 1)]
 
 
-@pytest.mark.parametrize("name", ["sweep", "sweep-0", f"sweep-{MANY - 1}"])
-@pytest.mark.parametrize("begun", [False, True], ids=["waits", "has begun"])
-async def test_names_of_an_array_and_its_elements_are_refused_to_new_jobs(lab, name, begun):
+@pytest.mark.parametrize("name", ["sweep", "sweep-0", f"sweep-{ARRAY_SIZE - 1}"])
+@pytest.mark.parametrize("has_begun", [False, True], ids=["waiting array", "array that has begun"])
+async def test_names_of_an_array_and_its_elements_are_refused_to_new_jobs(lab, name, has_begun):
     await submit_array(lab)
-    if begun:
+    if has_begun:
         await run_cycle(lab)
 
     with pytest.raises(Conflict, match=f"already has a workload named {name} "):
@@ -83,15 +86,15 @@ async def test_names_of_an_array_and_its_elements_are_refused_to_new_jobs(lab, n
 
 
 async def test_array_with_one_taken_element_name_is_refused_whole(lab):
-    await lab.cluster.submit([lab.job("sweep-3"), lab.job(f"sweep-{MANY}")])
+    await lab.cluster.submit([lab.job("sweep-3"), lab.job(f"sweep-{ARRAY_SIZE}")])
 
     with pytest.raises(Conflict, match="already has a workload named sweep-3 "):
         await submit_array(lab)
 
-    assert set(await states_by_id(lab)) == {"vision/sweep-3", f"vision/sweep-{MANY}"}
+    assert set(await states_by_id(lab)) == {"vision/sweep-3", f"vision/sweep-{ARRAY_SIZE}"}
 
 
-@pytest.mark.parametrize("name", [f"sweep-{MANY}", "sweep-01", "sweep-", "sweep-x", "swee-0"])
+@pytest.mark.parametrize("name", [f"sweep-{ARRAY_SIZE}", "sweep-01", "sweep-", "sweep-x", "swee-0"])
 async def test_name_that_is_no_array_element_is_free_and_unknown(lab, name):
     await submit_array(lab)
 
@@ -102,16 +105,16 @@ async def test_name_that_is_no_array_element_is_free_and_unknown(lab, name):
 
 async def test_array_submitted_twice_with_the_same_key_is_stored_once(lab):
     first = await submit_array(lab, key="the-same-key")
-    [again] = await lab.cluster.submit([lab.job("other", array=3, key="the-same-key")])
+    [second] = await lab.cluster.submit([lab.job("other", array=3, key="the-same-key")])
 
-    assert again == first
+    assert second == first
 
 
 async def test_unfinished_job_count_includes_each_array_element(lab):
     await submit_array(lab)
     await run_cycle(lab)
 
-    assert await lab.cluster.unfinished_jobs("ana") == MANY
+    assert await lab.cluster.unfinished_jobs("ana") == ARRAY_SIZE
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
@@ -138,13 +141,14 @@ async def test_array_record_has_the_wait_reason_of_its_next_element(lab):
     await lab.cluster.submit([lab.job("tail")])
     await run_cycle(lab)
 
-    whole = await lab.cluster.workload("vision/sweep")
+    array = await lab.cluster.workload("vision/sweep")
     tail = await lab.cluster.workload("vision/tail")
 
-    assert whole.reason is not None
-    assert (whole.reason.code, whole.position, tail.position) == ("no_room", 1, 2)
-    last = await lab.cluster.workload(f"vision/sweep-{MANY - 1}")
-    assert last.reason == whole.reason
+    assert array.reason is not None
+    assert array.reason.code == "no_room"
+    assert (array.position, tail.position) == (1, 2)
+    last = await lab.cluster.workload(f"vision/sweep-{ARRAY_SIZE - 1}")
+    assert last.reason == array.reason
 
 
 async def test_wait_of_an_array_element_does_not_change_the_queue_position_of_the_array(lab):
@@ -165,7 +169,7 @@ async def test_deleted_array_element_never_starts(lab):
     for index in (0, 2):
         await lab.cluster.delete(f"vision/sweep-{index}", by="ana")
 
-    assert await states_by_id(lab) == {"vision/sweep": f"queued {MANY - 2}"}
+    assert await states_by_id(lab) == {"vision/sweep": f"queued {ARRAY_SIZE - 2}"}
     assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in (1, 3, 4, 5)]
     with pytest.raises(NotFound):
         await lab.cluster.workload("vision/sweep-2")
@@ -180,7 +184,7 @@ async def test_suspended_array_element_waits_until_it_is_resumed(lab):
     assert (suspended.id, suspended.state) == ("vision/sweep-0", "suspended")
     assert (await lab.cluster.workload("vision/sweep")).states == {
         "suspended": 1,
-        "queued": MANY - 1,
+        "queued": ARRAY_SIZE - 1,
     }
     assert await run_cycle(lab) == [f"vision/sweep-{n}" for n in (1, 2, 3, 4)]
     assert (await lab.cluster.resume("vision/sweep-0", by="ana")).state == "queued"
@@ -190,15 +194,15 @@ async def test_whole_array_is_suspended_and_resumed(lab):
     await submit_array(lab)
     await run_cycle(lab)
 
-    whole = await lab.cluster.suspend("vision/sweep", by="ana")
+    array = await lab.cluster.suspend("vision/sweep", by="ana")
 
-    assert whole.states["suspended"] >= MANY - 4
+    assert array.states["suspended"] >= ARRAY_SIZE - 4
     assert (await lab.cluster.workload("vision/sweep-9")).state == "suspended"
     assert not (await lab.cluster.observe()).workloads or await run_cycle(lab) == []
     for index in range(4):
         await lab.until(f"vision/sweep-{index}", "suspended")
     resumed = await lab.cluster.resume("vision/sweep", by="ana")
-    assert Counter(resumed.states) == {"queued": MANY - 4, "paused": 4}
+    assert Counter(resumed.states) == {"queued": ARRAY_SIZE - 4, "paused": 4}
 
 
 async def test_deleting_an_array_stops_its_running_elements(lab):
@@ -228,14 +232,11 @@ async def test_whole_array_ends_with_its_last_element(lab):
         await lab.end(spec, code)
         await lab.until(spec.id, "succeeded", "failed")
 
-    whole = await lab.cluster.workload("vision/sweep")
+    array = await lab.cluster.workload("vision/sweep")
 
-    assert (whole.state, whole.exit_code, whole.states) == (
-        "failed",
-        3,
-        {"succeeded": 1, "failed": 1},
-    )
-    assert whole.finished is not None
+    assert (array.state, array.exit_code) == ("failed", 3)
+    assert array.states == {"succeeded": 1, "failed": 1}
+    assert array.finished is not None
     await lab.cluster.delete("vision/sweep", by="ana")
     assert await states_by_id(lab) == {}
 
@@ -243,15 +244,17 @@ async def test_whole_array_ends_with_its_last_element(lab):
 async def test_single_job_operations_are_refused_for_an_array(lab):
     await submit_array(lab)
 
-    for refused in (
+    for operation in (
         lab.cluster.environment("vision/sweep"),
         lab.cluster.scale("vision/sweep", workers=2, min_workers=None, by="ana"),
         lab.cluster.release("vision/sweep", why="idle"),
         anext(aiter(lab.cluster.logs("vision/sweep", worker=None, tail=None, follow=False))),
     ):
-        with pytest.raises((Conflict, InvalidRequest), match="is an array of 12 jobs") as found:
-            await refused
-        assert "sweep-0 to sweep-11" in found.value.hint
+        with pytest.raises(
+            (Conflict, InvalidRequest), match=f"is an array of {ARRAY_SIZE} jobs"
+        ) as refused:
+            await operation
+        assert f"sweep-0 to sweep-{ARRAY_SIZE - 1}" in refused.value.hint
 
 
 @pytest.mark.not_on_kubernetes("the Job controller makes pods by their index")
@@ -264,4 +267,4 @@ async def test_repeated_start_of_an_array_element_changes_nothing(lab):
 
     record = await lab.cluster.workload("vision/sweep-5")
     assert record.attempts == 1
-    assert (await lab.cluster.workload("vision/sweep")).size == MANY - 1
+    assert (await lab.cluster.workload("vision/sweep")).size == ARRAY_SIZE - 1

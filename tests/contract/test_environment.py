@@ -12,11 +12,12 @@ pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment"
 
 
 async def test_worker_environment_contains_workload_ids_and_gpu_share(lab):
-    spec = lab.job(gpus=0.5, env={"LR": "0.1", "RUNAI_WORKER": "somebody/else"}, array_index=4)
+    spec = lab.job(gpus=0.5, env={"LR": "0.1", "RUNAI_WORKER": "other/worker"}, array_index=4)
     await lab.started(spec, share=0.5)
 
     variables = (await lab.cluster.environment(spec.id)).variables
 
+    # A device has 16,000 MiB; the job's own RUNAI_WORKER is overridden.
     expected = {
         "CUDA_VISIBLE_DEVICES": "SIM-0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -44,11 +45,9 @@ async def test_workload_without_a_gpu_sees_no_device(lab):
 
     variables = (await lab.cluster.environment(spec.id)).variables
 
-    assert (
-        variables["CUDA_VISIBLE_DEVICES"],
-        variables["NVIDIA_VISIBLE_DEVICES"],
-        variables["RUNAI_GPU_MEMORY_LIMIT_MIB"],
-    ) == ("", "void", "0")
+    assert variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert variables["RUNAI_GPU_MEMORY_LIMIT_MIB"] == "0"
 
 
 async def test_agent_receives_the_owner_and_devices_of_each_allocation(lab):
@@ -76,6 +75,7 @@ async def test_agent_receives_a_memory_limit_for_shares_but_not_for_whole_device
 
     limits = {a.workload: a.limits_mib for a in await lab.cluster.allocations(NODE)}
 
+    # A quarter of 16,000 MiB.
     assert limits == {shared.id: (4000,), whole.id: (None,)}
 
 

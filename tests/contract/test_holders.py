@@ -9,16 +9,16 @@ from labs import plan, start
 
 
 async def test_cluster_holders_are_only_the_workloads_with_devices(lab):
-    waits, holds = lab.job("waits"), lab.job("holds")
-    await lab.cluster.submit([waits])
+    waiting_job, running_job = lab.job("waits"), lab.job("holds")
+    await lab.cluster.submit([waiting_job])
     assert await lab.cluster.holders() == {}
 
-    await lab.started(holds)
+    await lab.started(running_job)
 
-    record = await lab.cluster.workload(holds.id)
-    assert await lab.cluster.holders() == {holds.id: record}
-    await lab.end(holds, 0)
-    await lab.until(holds.id, "succeeded")
+    record = await lab.cluster.workload(running_job.id)
+    assert await lab.cluster.holders() == {running_job.id: record}
+    await lab.end(running_job, 0)
+    await lab.until(running_job.id, "succeeded")
     assert await lab.cluster.holders() == {}
 
 

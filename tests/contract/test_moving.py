@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from contract.looking import observed_workload
+from contract.observations import observed_workload
 from contract.test_arrays import run_cycle, submit_array
 from labs import MOVED, Lab, move, plan, start, stop
 from runai.hub_service.model.records import ProjectSpec, last_move
@@ -26,7 +26,7 @@ async def test_history_and_record_of_a_moved_job_report_the_move_until_its_next_
     await lab.cluster.submit([owner])
 
     async def wait_for_move_text(text: str) -> None:
-        """Wait until the history has this text: on Kubernetes Events follow later."""
+        """Wait until the history has this text: Events of Kubernetes come later."""
 
         async def has_move_text() -> bool:
             return await last_move_text(lab, small.id) == text

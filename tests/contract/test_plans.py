@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract.looking import event_kinds, observed_workload
+from contract.observations import event_kinds, observed_workload
 from labs import NODE, plan, reserve, start
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Reason, Unreserve, Wait, WorkerState
@@ -20,11 +20,8 @@ async def test_job_start_allocates_devices_and_runs_the_worker(lab):
     [worker] = record.workers
 
     assert (record.allocated, record.attempts) == (2000, 1)
-    assert (
-        worker.state,
-        worker.node,
-        tuple(share.device for share in worker.devices),
-    ) == ("running", NODE, (1, 2))
+    assert (worker.state, worker.node) == ("running", NODE)
+    assert [share.device for share in worker.devices] == [1, 2]
     assert worker.process is not None
     [observed] = (await observed_workload(lab, spec.id)).workers
     assert (observed.state, observed.node, observed.devices) == (WorkerState.RUNNING, NODE, (1, 2))
@@ -47,7 +44,8 @@ async def test_job_start_on_an_allocated_device_is_refused(lab):
 
     [refused] = await lab.cluster.apply(plan(start(second.id, 0)))
 
-    assert (second.id, f"device 0 of {NODE} has no room for it") == (refused.workload, refused.text)
+    assert refused.workload == second.id
+    assert refused.text == f"device 0 of {NODE} has no room for it"
     assert (await lab.cluster.workload(second.id)).state == "queued"
 
 
@@ -55,7 +53,7 @@ async def test_two_half_gpu_jobs_share_a_device_and_a_third_is_refused(lab):
     halves = [lab.job(f"half-{i}", gpus=0.5) for i in range(3)]
     await lab.cluster.submit(halves)
 
-    refused = await lab.cluster.apply(plan(*(start(s.id, 0, share=0.5) for s in halves)))
+    refused = await lab.cluster.apply(plan(*(start(spec.id, 0, share=0.5) for spec in halves)))
 
     assert [r.workload for r in refused] == ["vision/half-2"]
     await lab.until("vision/half-0", "running")
@@ -63,14 +61,14 @@ async def test_two_half_gpu_jobs_share_a_device_and_a_third_is_refused(lab):
 
 
 async def test_gpu_memory_requests_share_a_device_until_its_memory_is_allocated(lab):
-    # Three of 5,333 MiB are 15,999 of 16,000; each counts 334 milli-GPU, rounded up (P3).
+    # Three requests of 5,333 MiB fit into 16,000; each counts 334 milli-GPU, rounded up (P3).
     thirds = [
         replace(lab.job(f"third-{i}", gpus=0), gpu_memory_mib=5333, gpus=MilliGpu(0))
         for i in range(4)
     ]
     await lab.cluster.submit(thirds)
 
-    refused = await lab.cluster.apply(plan(*(start(s.id, 0, share=0.334) for s in thirds)))
+    refused = await lab.cluster.apply(plan(*(start(spec.id, 0, share=0.334) for spec in thirds)))
 
     assert [r.workload for r in refused] == ["vision/third-3"]
 
@@ -142,8 +140,8 @@ async def test_gpu_reservation_is_stored_observed_and_released(lab):
     assert (reserved.state, reserved.node, reserved.devices) == (WorkerState.RESERVED, NODE, (2,))
     assert (await lab.cluster.workload(spec.id)).allocated == 1000
 
-    give_up = Unreserve(workload=spec.id, worker=f"{spec.id}-0")
-    assert list(await lab.cluster.apply(plan(give_up, give_up))) == []
+    unreserve = Unreserve(workload=spec.id, worker=f"{spec.id}-0")
+    assert list(await lab.cluster.apply(plan(unreserve, unreserve))) == []
     [free] = (await observed_workload(lab, spec.id)).workers
     assert (free.state, free.devices) == (WorkerState.PENDING, ())
 
@@ -168,9 +166,7 @@ async def test_repeated_wait_decision_updates_the_reason_with_one_event(lab):
         await lab.cluster.apply(plan(Wait(workload=spec.id, reason=reason, position=3)))
 
     record = await lab.cluster.workload(spec.id)
-    assert (
-        record.reason.code,
-        record.reason.text,
-        record.position,
-    ) == ("over_share", "vision uses 2 of its 2 GPUs", 3)
+    assert record.reason.code == "over_share"
+    assert record.reason.text == "vision uses 2 of its 2 GPUs"
+    assert record.position == 3
     assert await event_kinds(lab, spec.id) == ["queued", "waiting"]

@@ -34,9 +34,9 @@ async def test_quota_by_type_reaches_the_snapshot_with_the_types_of_the_nodes(la
     await lab.cluster.put_project(spec)
 
     assert [p.spec for p in await lab.cluster.projects() if p.spec.name == "vision"] == [spec]
-    found = {project.name: project for project in (await lab.cluster.observe()).projects}
-    assert found["all"].quota_by_type is None
-    assert found["vision"].quota_by_type == {gpu_type: 2000, "k40": None, "*": 500}
+    projects = {project.name: project for project in (await lab.cluster.observe()).projects}
+    assert projects["all"].quota_by_type is None
+    assert projects["vision"].quota_by_type == {gpu_type: 2000, "k40": None, "*": 500}
 
 
 async def test_project_change_removes_omitted_map_entries(lab):
@@ -75,11 +75,12 @@ async def test_project_with_an_unknown_or_cyclic_parent_is_refused(lab):
 
 
 async def test_projects_have_at_most_twenty_levels(lab):
-    for number in range(20):
+    for number in range(20):  # c0 < c1 < ... < c19
         parent = f"c{number - 1}" if number else None
         await lab.cluster.put_project(ProjectSpec(f"c{number}", parent=parent))
     await lab.cluster.put_project(ProjectSpec("top"))
 
+    # None: the parent would be its own ancestor.
     for child, parent, levels in (("c20", "c19", 21), ("c0", "top", 21), ("c10", "c19", None)):
         text = f"{levels} levels of projects" if levels else "own ancestor"
         with pytest.raises(InvalidRequest, match=text):

@@ -1,10 +1,10 @@
-"""Change an elastic job's number of workers while it waits, runs or rests."""
+"""Change an elastic job's number of workers while it waits or runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from contract.looking import event_kinds
+from contract.observations import event_kinds
 from labs import Lab, plan, start
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
@@ -19,7 +19,7 @@ async def scale(lab: Lab, spec: WorkloadSpec, workers=None, min_workers=None) ->
     return await lab.cluster.scale(spec.id, workers=workers, min_workers=min_workers, by="ana")
 
 
-async def requested_sizes(lab: Lab) -> tuple[int, int]:
+async def requested_and_minimum_workers(lab: Lab) -> tuple[int, int]:
     [workload] = (await lab.cluster.observe()).workloads
     return len(workload.workers), workload.minimum
 
@@ -37,10 +37,10 @@ async def test_scaled_waiting_job_requests_its_new_worker_counts_at_once(lab: La
     spec = elastic_spec(lab)
     await lab.cluster.submit([spec])
     await scale(lab, spec, workers=4, min_workers=2)
-    assert await requested_sizes(lab) == (4, 2)
+    assert await requested_and_minimum_workers(lab) == (4, 2)
 
     await scale(lab, spec, workers=3)
-    assert await requested_sizes(lab) == (3, 2)
+    assert await requested_and_minimum_workers(lab) == (3, 2)
     assert "ana set its workers to 2 to 4" in [
         event.text for event in await lab.cluster.history(spec.id)
     ]
@@ -61,7 +61,8 @@ async def test_surplus_workers_stop_and_are_removed_while_the_job_runs(lab: Lab)
     record = await scale(lab, spec, workers=2)
 
     states = [worker.state for worker in record.workers[:3]]
-    assert states in (["running", "running", "stopping"], ["running", "running"])  # gone already
+    # The surplus worker may have stopped already.
+    assert states in (["running", "running", "stopping"], ["running", "running"])
     assert record.elastic is not None
     assert record.elastic.target is not None
     assert record.elastic.target.ranks == (f"{spec.id}-0", f"{spec.id}-1")
@@ -88,7 +89,7 @@ async def test_repeated_scale_request_changes_nothing(lab: Lab):
         ({}, (1, None), InvalidRequest, "--workers must be at least 2"),
         ({}, (2, 3), InvalidRequest, "--min-workers 3 is more than --workers 2"),
     ],
-    ids=["no elastic job", "one process", "one worker", "more at least than at most"],
+    ids=["job that is not elastic", "one process", "one worker", "minimum above maximum"],
 )
 async def test_invalid_scale_request_is_rejected(lab: Lab, fields, sizes, error, sentence):
     spec = elastic_spec(lab, **fields)

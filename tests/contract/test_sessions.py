@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import observed_workload
+from contract.observations import observed_workload
 from labs import plan, start, stop
 from runai.hub_service.wire.errors import Conflict
+
+ATTACH_WITHIN_S = 120
 
 pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 
@@ -20,7 +22,8 @@ async def test_session_is_granted_gpus_attached_and_released_when_its_process_en
     running = await lab.cluster.attach(spec.id, process)
 
     assert (granted.state, granted.allocated) == ("starting", 500)
-    assert ("running", process) == (running.state, running.workers[0].process)
+    assert running.state == "running"
+    assert running.workers[0].process == process
     assert running == await lab.cluster.attach(spec.id, process)
 
     await lab.end_session(spec)
@@ -33,7 +36,7 @@ async def test_granted_session_without_an_attached_process_is_released(lab):
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
 
-    await lab.pass_time(119)
+    await lab.pass_time(ATTACH_WITHIN_S - 1)
     assert (await lab.cluster.workload(spec.id)).state == "starting"
     await lab.pass_time(1)
     record = await lab.cluster.workload(spec.id)
@@ -49,7 +52,7 @@ async def test_clock_set_back_does_not_extend_the_attach_timeout(lab):
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
 
     await lab.pass_time(-3600)
-    await lab.pass_time(119)
+    await lab.pass_time(ATTACH_WITHIN_S - 1)
     assert (await lab.cluster.workload(spec.id)).state == "starting"
     await lab.pass_time(1)
 
@@ -128,8 +131,9 @@ async def test_released_session_continues_to_run_and_regains_its_gpus(lab):
     assert (waiting.state, requested.gpus, requested.node) == ("queued", 500, None)
 
     await lab.cluster.apply(plan(start(spec.id, 1, share=0.5)))
-    again = await lab.cluster.workload(spec.id)
-    assert (again.state, again.allocated, again.workers[0].process) == ("running", 500, process)
+    regained = await lab.cluster.workload(spec.id)
+    assert (regained.state, regained.allocated) == ("running", 500)
+    assert regained.workers[0].process == process
 
     await lab.end_session(spec)
     assert (await lab.until(spec.id, "ended")).allocated == 0

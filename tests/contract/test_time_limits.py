@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.looking import event_kinds, observed_workload
+from contract.observations import event_kinds, observed_workload
 from contract.test_arrays import run_cycle, submit_array
 from labs import Lab, plan, start, stop
 from runai.hub_service.model.records import WorkloadRecord
@@ -23,7 +23,7 @@ async def exhaust_time_limit(lab: Lab, workload: str) -> WorkloadRecord:
     return record
 
 
-@pytest.mark.parametrize("on_term", [None, 143], ids=["signal", "143"])
+@pytest.mark.parametrize("on_term", [None, 143], ids=["killed by the signal", "exit code 143"])
 async def test_job_that_reached_its_time_limit_is_not_restarted(lab, on_term):
     spec = lab.job(on_term=on_term, max_runtime=LIMIT_S, backoff_limit=3)
     await lab.started(spec)
@@ -38,7 +38,7 @@ async def test_job_that_reached_its_time_limit_is_not_restarted(lab, on_term):
 
 
 async def test_pause_does_not_count_against_the_jobs_time_limit(lab):
-    spec = lab.job(max_runtime=3600)
+    spec = lab.job(max_runtime=LIMIT_S)
     await lab.started(spec)
     first = await lab.cluster.workload(spec.id)
     await lab.pass_time(100)
@@ -46,20 +46,21 @@ async def test_pause_does_not_count_against_the_jobs_time_limit(lab):
     await lab.cluster.apply(plan(stop(spec.id)))
     paused = await lab.until(spec.id, "paused")
     await lab.pass_time(1000)
-    waits = await observed_workload(lab, spec.id)
+    waiting = await observed_workload(lab, spec.id)
     await lab.cluster.apply(plan(start(spec.id, 3)))
     resumed = await lab.until(spec.id, "running")
 
     assert first.runs_since is not None
     assert paused.runs_since is None
     assert paused.ran_s < 1000
-    assert 3600 - paused.ran_s <= waits.max_runtime < 3601 - paused.ran_s
+    remaining_s = LIMIT_S - paused.ran_s
+    assert remaining_s <= waiting.max_runtime < remaining_s + 1  # rounded up to a second
     assert resumed.ran_s == paused.ran_s
-    assert ends_at(resumed) == resumed.runs_since + 3600 - paused.ran_s
+    assert ends_at(resumed) == resumed.runs_since + remaining_s
 
 
 async def test_snapshot_contains_the_remaining_time_of_a_running_job(lab):
-    spec = lab.job(max_runtime=3600)
+    spec = lab.job(max_runtime=LIMIT_S)
     await lab.started(spec)
     await lab.pass_time(100)
 
@@ -67,6 +68,7 @@ async def test_snapshot_contains_the_remaining_time_of_a_running_job(lab):
 
     end = ends_at(record)
     assert end is not None
+    # The snapshot rounds to seconds.
     assert end <= observed.workers[0].started + observed.max_runtime < end + 2
 
 

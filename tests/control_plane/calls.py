@@ -1,6 +1,6 @@
 """A cluster's API and kubectl, called as the cluster's administrator.
 
-`plane` starts a control plane for the tests; `named` uses an existing cluster.
+`plane` starts a control plane for the tests; `named_cluster` uses an existing cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITHIN_S = 120
 
 
 class ApiRefused(Exception):
-    """An error answer of the API server, with its status and message."""
+    """An error reply of the API server, with its status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         """Keep the HTTP status beside the message."""
@@ -49,37 +49,37 @@ class Calls:
         *,
         content_type: str = "application/json",
     ) -> Any:
-        """Make one call as the cluster's administrator; return the answer.
+        """Make one call as the cluster's administrator; return the reply.
 
         Raises:
             ApiRefused: the API server refuses.
         """
         content = None if body is None else json.dumps(body)
-        answer = self._http.request(
+        reply = self._http.request(
             method, path, content=content, headers={"Content-Type": content_type}
         )
-        if answer.is_error:
+        if reply.is_error:
             try:
-                message = answer.json().get("message", answer.text)
+                message = reply.json().get("message", reply.text)
             except ValueError:
-                message = answer.text
-            raise ApiRefused(answer.status_code, message)
+                message = reply.text
+            raise ApiRefused(reply.status_code, message)
         try:
-            return answer.json()
+            return reply.json()
         except ValueError:
-            return answer.text
+            return reply.text
 
     def lines(self, path: str) -> Iterator[str]:
-        """Yield the lines of an answer as they come, as the administrator: a watch's events.
+        """Yield the lines of a reply as they come, as the administrator: a watch's events.
 
         Raises:
             ApiRefused: the API server refuses.
         """
-        with self._http.stream("GET", path) as answer:
-            if answer.is_error:
-                answer.read()
-                raise ApiRefused(answer.status_code, answer.text)
-            yield from answer.iter_lines()
+        with self._http.stream("GET", path) as reply:
+            if reply.is_error:
+                reply.read()
+                raise ApiRefused(reply.status_code, reply.text)
+            yield from reply.iter_lines()
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator; return its output.

@@ -38,9 +38,9 @@ class DevicePlugin:
         """UUIDs by the pod's UID, with its `namespace/name`."""
         self.annotates = True
         """Whether a step annotates reservation pods with their device."""
-        self.turns_away = 0
+        self.pods_to_reject = 0
         """Number of the next pods to reject, like a kubelet that has lost a race."""
-        self._turned_away: set[str] = set()
+        self._rejected: set[str] = set()
         """UIDs: kwok may not know of the rejection yet, and report once more that they run."""
         self.names: set[str] = set()
         """Names of all reservation pods seen so far."""
@@ -115,9 +115,9 @@ class DevicePlugin:
         allocated = set(itertools.chain.from_iterable(has for _key, has in self.has.values()))
         free = [device for device in self.nodes[node] if device not in allocated]
         uid = pod["metadata"]["uid"]
-        if uid in self._turned_away or len(free) < requested or self.turns_away:
-            self.turns_away = max(0, self.turns_away - (uid not in self._turned_away))
-            self._turned_away.add(uid)
+        if uid in self._rejected or len(free) < requested or self.pods_to_reject:
+            self.pods_to_reject = max(0, self.pods_to_reject - (uid not in self._rejected))
+            self._rejected.add(uid)
             self._fail(pod)
             return
         key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

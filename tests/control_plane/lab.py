@@ -41,20 +41,20 @@ class ClusterLab:
             self._namespaces.append(namespace)
         return namespace
 
-    def node(self, name: str, gpus: int = 0, **how: Any) -> None:
+    def node(self, name: str, gpus: int = 0, **fields: Any) -> None:
         self._nodes.append(name)
-        add_node(self.plane, name, gpus, **how)
+        add_node(self.plane, name, gpus, **fields)
 
     def project(self, name: str, **spec: Any) -> None:
         self._projects.append(name)
         add_project(self.plane, name, **spec)
 
     def storage_class(
-        self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **how: Any
+        self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **fields: Any
     ) -> None:
-        """Add a class with volumes that wait for their first pod, unless told otherwise."""
+        """Add a class with volumes that wait for their first pod, by default."""
         body = {"metadata": {"name": name}, "provisioner": provisioner}
-        body |= {"volumeBindingMode": "WaitForFirstConsumer", **how}
+        body |= {"volumeBindingMode": "WaitForFirstConsumer", **fields}
         self._extra_paths.append(f"{CLASSES}/{name}")
         self.plane.request("POST", CLASSES, body)
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-PIECE = 1 << 20
+FILL_BYTES = 1 << 20
 
 
 class SmallDisk:
@@ -35,7 +35,7 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Fill the disk; the next call takes the space that other processes freed meanwhile."""
-        size = PIECE
+        size = FILL_BYTES
         with self._filler.open("ab") as filler:
             while size:
                 try:

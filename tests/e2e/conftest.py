@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e import lab
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from waiting import eventually
 
 expect.set_options(timeout=60_000)
@@ -70,8 +70,8 @@ def browser(chromium: Path) -> Iterator[Browser]:
 def page_of(browser: Browser, platform: Platform) -> Iterator[Callable[[str], Page]]:
     """Sign users in, each in a new browser context; a console error fails the test."""
 
-    def arrive(page: Page, user: str) -> None:
+    def sign_in(page: Page, user: str) -> None:
         lab.sign_in(page, platform.url, user, platform.password(user))
 
-    with lab.pages(browser, arrive) as open_page:
+    with lab.user_pages(browser, sign_in) as open_page:
         yield open_page

@@ -18,7 +18,7 @@ PATIENCE_MS = 90_000
 PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
 """Folder for the documentation's pictures; None if they are not being made."""
 
-HEEDS_STOP = """() => {
+STOP_BUTTON_IS_BOUND = """() => {
     const button = document.getElementById("stop");
     return button && window.jQuery && (jQuery._data(button, "events") || {}).click;
 }"""
@@ -26,43 +26,45 @@ HEEDS_STOP = """() => {
 
 
 @contextmanager
-def pages(browser: Browser, arrive: Callable[[Page, str], None]) -> Iterator[Callable[[str], Page]]:
-    """Return a function that opens a user's page in a new browser context; `arrive` signs in.
+def user_pages(
+    browser: Browser, sign_in_user: Callable[[Page, str], None]
+) -> Iterator[Callable[[str], Page]]:
+    """Return a function that opens a user's page in a new browser context, signed in.
 
     Raises:
         AssertionError: at the end, if a page's console has an error, or a page of the service sent
             a request to another host.
     """
     errors: list[str] = []
-    strangers: list[str] = []
+    foreign_requests: list[str] = []
 
-    def note(message: ConsoleMessage) -> None:
+    def record_error(message: ConsoleMessage) -> None:
         if message.type == "error":
             errors.append(f"{message.text} ({message.location.get('url', '')})")
 
-    def notice(page: Page, request: Request) -> None:
-        own = urlsplit(page.url)
-        if "/services/runai/" in own.path and urlsplit(request.url).hostname not in {
-            own.hostname,
+    def record_foreign_request(page: Page, request: Request) -> None:
+        page_url = urlsplit(page.url)
+        if "/services/runai/" in page_url.path and urlsplit(request.url).hostname not in {
+            page_url.hostname,
             None,
         }:
-            strangers.append(request.url)
+            foreign_requests.append(request.url)
 
     def open_page(user: str) -> Page:
         page = browser.new_context(
             viewport={"width": 1360, "height": 900}, ignore_https_errors=True
         ).new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", note)
-        page.on("request", lambda request: notice(page, request))
-        arrive(page, user)
+        page.on("console", record_error)
+        page.on("request", lambda request: record_foreign_request(page, request))
+        sign_in_user(page, user)
         return page
 
     yield open_page
     for context in browser.contexts:
         context.close()
     assert not errors, errors
-    assert not strangers, strangers
+    assert not foreign_requests, foreign_requests
 
 
 def sign_in(page: Page, url: str, user: str, password: str) -> None:
@@ -74,19 +76,19 @@ def sign_in(page: Page, url: str, user: str, password: str) -> None:
     page.wait_for_url(lambda address: "/hub/login" not in address)
 
 
-def take(page: Page, url: str, fraction: str) -> None:
+def start_session(page: Page, url: str, fraction: str) -> None:
     """Choose a fraction on the spawn form and submit it."""
     page.goto(f"{url}/hub/spawn")
-    choose(page, fraction)
-    start(page)
+    choose_fraction(page, fraction)
+    submit_spawn_form(page)
 
 
-def choose(page: Page, fraction: str) -> None:
+def choose_fraction(page: Page, fraction: str) -> None:
     """Select an offered fraction."""
     page.get_by_label(fraction, exact=True).filter(visible=True).check()
 
 
-def start(page: Page) -> None:
+def submit_spawn_form(page: Page) -> None:
     """Submit the spawn form."""
     page.get_by_role("button", name="Start").click()
 
@@ -95,7 +97,7 @@ def stop_server(page: Page, url: str) -> None:
     """Stop the user's server from the hub's home page; return when it has stopped."""
     stop = page.locator("#stop")
     page.goto(f"{url}/hub/home")
-    page.wait_for_function(HEEDS_STOP)
+    page.wait_for_function(STOP_BUTTON_IS_BOUND)
     stop.click()
     expect(stop).to_be_hidden(timeout=SPAWN_MS)
 
@@ -144,13 +146,13 @@ def open_in_notebook_7(page: Page, url: str, user: str, path: str) -> None:
     eventually(connected, within=SPAWN_MS / 1000, what="the page is connected to its kernel")
 
 
-def run_all(page: Page) -> None:
+def run_all_cells(page: Page) -> None:
     """Run every cell of the open notebook."""
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
 
 
-def variants(page: Page, folder: Path | None, name: str) -> None:
+def save_picture_variants(page: Page, folder: Path | None, name: str) -> None:
     """Save the whole page in desktop and phone sizes, for review; not for the documentation."""
     if folder is not None:
         for width, device in ((1360, "desk"), (390, "phone")):
@@ -161,14 +163,14 @@ def variants(page: Page, folder: Path | None, name: str) -> None:
         page.set_viewport_size({"width": 1360, "height": 900})
 
 
-def picture(page: Page, folder: Path | None, name: str) -> None:
+def save_picture(page: Page, folder: Path | None, name: str) -> None:
     """Save a screenshot if the documentation is being built; else do nothing."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=folder / f"{name}.png")
 
 
-def whole_picture(page: Page, folder: Path | None, name: str) -> None:
+def save_whole_picture(page: Page, folder: Path | None, name: str) -> None:
     """Save a screenshot of the whole page, however long, if the documentation is being built."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

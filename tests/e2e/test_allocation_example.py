@@ -39,8 +39,10 @@ def test_example_of_allow_growth_lowers_allocated_memory_but_not_utilization(
 
     printed = "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))
     reports = re.findall(r"(\w+) allow_growth: (\d+)% .* (\d+)% of a GPU utilized", printed)
-    (_, full, busy), (_, grown, as_busy) = reports
-    assert [name for name, *_ in reports] == ["without", "with"]
-    assert int(full) > int(grown)
-    assert min(int(busy), int(as_busy)) > 0
+    [(first, *percents_without), (second, *percents_with)] = reports
+    allocated_without, utilized_without = map(int, percents_without)
+    allocated_with, utilized_with = map(int, percents_with)
+    assert (first, second) == ("without", "with")
+    assert allocated_without > allocated_with
+    assert min(utilized_without, utilized_with) > 0
     assert "(simulated GPU)" in (folder / "allocation_and_utilization.svg").read_text()

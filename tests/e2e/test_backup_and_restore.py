@@ -7,6 +7,7 @@ stopped in good order or killed, everything in the backup is restored.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
@@ -25,7 +26,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(600)]
 
-PROGRAM = Path(__file__).with_name("counting.py")
+COUNTING_PROGRAM = Path(__file__).with_name("counting_job.py")
 
 
 def runai(*words: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,7 @@ def runai(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-class Bob:
+class BobsBrowser:
     """HTTP client of the hub that acts as Bob's browser."""
 
     def __init__(self, platform: Platform) -> None:
@@ -54,8 +55,8 @@ class Bob:
 
     def start_server(self) -> None:
         """Start Bob's notebook server with half a GPU, and return when it is ready."""
-        started = self.request("POST", "/server", json={"project": "vision", "gpus": "0.5"})
-        assert started.is_success, started.text
+        reply = self.request("POST", "/server", json={"project": "vision", "gpus": "0.5"})
+        assert reply.is_success, reply.text
         eventually(lambda: self.server().get("ready"), within=90, what="bob's server is ready")
 
     def server(self) -> dict[str, Any]:
@@ -63,12 +64,12 @@ class Bob:
         return model
 
 
-def submit(client: Client, name: str, steps: int) -> None:
-    command = ["python", str(PROGRAM), str(steps), "0.05"]
+def submit_counting_job(client: Client, name: str, steps: int) -> None:
+    command = ["python", str(COUNTING_PROGRAM), str(steps), "0.05"]
     client.submit(SubmitRequest(name=name, gpus=1, command=command, grace_seconds=5))
 
 
-def until(client: Client, workload: str, *states: str) -> WorkloadDetail:
+def wait_for_state(client: Client, workload: str, *states: str) -> WorkloadDetail:
     def reached() -> WorkloadDetail | None:
         view = client.workload(workload)
         return view if view.state in states else None
@@ -83,77 +84,79 @@ def saved_count(workload: WorkloadDetail) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("platform_end", ["stopped", "killed"])
 def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
-    how: str, start_platform: Callable[[], Platform]
+    platform_end: str, start_platform: Callable[[], Platform]
 ):
     platform = start_platform()
-    data = ("--data-dir", str(platform.data_dir))
+    data_dir_option = ("--data-dir", str(platform.data_dir))
     bob, patty = platform.client("bob"), platform.client("patty")
-    with Bob(platform) as browser:
+    with BobsBrowser(platform) as browser:
         browser.start_server()
-    submit(bob, "short", 1)
-    submit(bob, "long", 100_000)
-    until(bob, "vision/short", "succeeded")
-    training = until(bob, "vision/long", "running")
+    submit_counting_job(bob, "short", 1)
+    submit_counting_job(bob, "long", 100_000)
+    wait_for_state(bob, "vision/short", "succeeded")
+    training = wait_for_state(bob, "vision/long", "running")
     (session,) = [w for w in bob.workloads() if w.kind == "session"]
     assert session.state == "running"
 
-    completed = runai("backup", *data)
-    assert completed.returncode == 0, completed.stderr
-    backup = Path(completed.stdout.strip())
+    backup_run = runai("backup", *data_dir_option)
+    assert backup_run.returncode == 0, backup_run.stderr
+    backup = Path(backup_run.stdout.strip())
     manifest = json.loads((backup / "backup.json").read_text())
     assert manifest["databases"] == ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"]
 
     # Users go on after the backup.
-    submit(patty, "later", 100_000)
-    until(patty, "nlp/later", "running")
+    submit_counting_job(patty, "later", 100_000)
+    wait_for_state(patty, "nlp/later", "running")
     bob.delete("vision/short")
-    refused = runai("restore", str(backup), *data)
-    assert refused.returncode == 1
-    assert "A platform runs on" in refused.stderr
+    restore_run = runai("restore", str(backup), *data_dir_option)
+    assert restore_run.returncode == 1
+    assert "A platform runs on" in restore_run.stderr
 
     (worker,) = processes_of(platform, "vision/long")
-    if how == "killed":
+    if platform_end == "killed":
         platform.kill()
-        eventually(lambda: not services(platform), within=60, what="the service has gone with it")
+        eventually(lambda: not services(platform), within=60, what="the service has ended too")
     else:
-        platform.running.send_signal(2)
+        platform.running.send_signal(signal.SIGINT)
         platform.running.wait(60)
     count_at_stop = saved_count(training)
 
-    refused = runai("restore", str(backup), *data)
-    assert refused.returncode == 1
-    assert "Workers run that this backup does not know: nlp/later-0." in refused.stderr
-    restored = runai("restore", str(backup), *data, "--stop-unknown")
-    assert restored.returncode == 0, restored.stderr
-    assert "stopped: nlp/later-0" in restored.stdout
+    restore_run = runai("restore", str(backup), *data_dir_option)
+    assert restore_run.returncode == 1
+    assert "Workers run that this backup does not know: nlp/later-0." in restore_run.stderr
+    restore_run = runai("restore", str(backup), *data_dir_option, "--stop-unknown")
+    assert restore_run.returncode == 0, restore_run.stderr
+    assert "stopped: nlp/later-0" in restore_run.stdout
     platform.start()
 
-    # The same process of the same training: it was not stopped.
+    # The same process goes on with the same training: nothing stopped it.
     bob, patty = platform.client("bob"), platform.client("patty")
-    found = until(bob, "vision/long", "running")
-    assert (found.attempts, found.submitted) == (1, training.submitted)
+    continued = wait_for_state(bob, "vision/long", "running")
+    assert continued.attempts == 1
+    assert continued.submitted == training.submitted
     assert processes_of(platform, "vision/long") == [worker]
-    eventually(lambda: saved_count(found) > count_at_stop, what="it gets on")
+    eventually(lambda: saved_count(continued) > count_at_stop, what="the training goes on")
     # The job deleted later is back, the job submitted later is gone, and its GPU is free.
     assert bob.workload("vision/short").state == "succeeded"
     assert patty.workloads() == []
     # A server that ended with the platform is started again; one that lived on is found again.
-    with Bob(platform) as browser:
-        if how == "killed":
-            eventually(lambda: browser.server().get("ready"), within=60, what="it is known")
+    with BobsBrowser(platform) as browser:
+        if platform_end == "killed":
+            eventually(lambda: browser.server().get("ready"), within=60, what="known")
         else:
             eventually(lambda: not browser.server().get("ready"), within=60)
             browser.start_server()
-    until(bob, session.id, "running")
-    assert sum(d.allocated for n in bob.nodes() for d in n.devices) == 1.5
+    wait_for_state(bob, session.id, "running")
+    allocated_gpus = sum(d.allocated for n in bob.nodes() for d in n.devices)
+    assert allocated_gpus == 1.5  # one of the training, half of the session
     # Usage goes on from the backup's, and a new job inherits nothing from the removed one.
-    past = platform.client("admin").history(datetime.now(UTC) - timedelta(days=1))
-    assert {"vision/long", session.id} <= {one.id for one in past}
-    assert "nlp/later" not in {one.id for one in past}
-    submit(patty, "later", 1)
-    assert until(patty, "nlp/later", "succeeded", "failed").state == "succeeded"
+    history = platform.client("admin").history(datetime.now(UTC) - timedelta(days=1))
+    assert {"vision/long", session.id} <= {record.id for record in history}
+    assert "nlp/later" not in {record.id for record in history}
+    submit_counting_job(patty, "later", 1)
+    assert wait_for_state(patty, "nlp/later", "succeeded", "failed").state == "succeeded"
 
 
 def processes_of(platform: Platform, workload: str) -> list[psutil.Process]:
@@ -162,8 +165,8 @@ def processes_of(platform: Platform, workload: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             environment = process.environ()
-            mine = str(platform.data_dir) in environment.get("RUNAI_CHECKPOINT_DIR", "")
-            if mine and environment.get("RUNAI_WORKLOAD") == workload:
+            is_ours = str(platform.data_dir) in environment.get("RUNAI_CHECKPOINT_DIR", "")
+            if is_ours and environment.get("RUNAI_WORKLOAD") == workload:
                 found.append(process)
         except psutil.Error:
             continue

@@ -28,7 +28,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
-PROGRAM = """
+TRAINING_PROGRAM = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 print("epoch 1", flush=True)
@@ -61,19 +61,21 @@ def environment(hub: KubernetesHub, tmp_path, monkeypatch) -> dict[str, str]:
 @pytest.fixture
 def runai(environment: dict[str, str]) -> Callable[..., str]:
     def run(*arguments: str) -> str:
-        done = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
-        assert done.exit_code == 0, done.output
-        return str(done.output)
+        result = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
+        assert result.exit_code == 0, result.output
+        return str(result.output)
 
     return run
 
 
 @pytest.fixture
-def refused(environment: dict[str, str]) -> Callable[..., str]:
+def failing_runai(environment: dict[str, str]) -> Callable[..., str]:
+    """Return the command line for refused commands; 70 would be an error of its own."""
+
     def run(*arguments: str) -> str:
-        done = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
-        assert done.exit_code not in (0, 70), done.output
-        return str(done.output)
+        result = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
+        assert result.exit_code not in (0, 70), result.output
+        return str(result.output)
 
     return run
 
@@ -88,55 +90,55 @@ def state_of(runai: Callable[..., str], name: str) -> str:
 
 
 def test_cli_submits_describes_suspends_resumes_and_deletes_a_kubernetes_job(
-    hub, runai, refused, tmp_path
+    hub, runai, failing_runai, tmp_path
 ):
-    enough = tmp_path / "enough"
-    program = ["python", "-u", "-c", PROGRAM, str(enough)]
+    end_file = tmp_path / "end-training"
+    program = ["python", "-u", "-c", TRAINING_PROGRAM, str(end_file)]
     runai("submit", "exp", "-g", "1", "--image", "example/train:2", "--", *program)
     assert image_of(hub, "vision-exp") == "example/train:2"
 
-    eventually(lambda: state_of(runai, "exp") == "running", what="it runs")
+    eventually(lambda: state_of(runai, "exp") == "running", what="the job runs")
     assert re.search(r"exp\b.*running", runai("list", "jobs"))
-    eventually(lambda: "epoch 1" in runai("logs", "exp"), what="its output is there")
+    eventually(lambda: "epoch 1" in runai("logs", "exp"), what="its log is there")
 
     (pod,) = hub.lab.namespace.pods("vision-exp")
     kubectl_target = f"--namespace {hub.lab.namespace.name} {pod['metadata']['name']}"
-    terminal = refused("exec", "-it", "exp", "--", "bash", "-c", "nvidia-smi; top")
+    refusal = failing_runai("exec", "-it", "exp", "--", "bash", "-c", "nvidia-smi; top")
     assert f"kubectl exec -it {kubectl_target} -- bash -c 'nvidia-smi; top'" in " ".join(
-        terminal.split()
+        refusal.split()
     )
 
     runai("suspend", "exp")
-    eventually(lambda: state_of(runai, "exp") == "suspended", what="it is suspended")
+    eventually(lambda: state_of(runai, "exp") == "suspended", what="the job is suspended")
     # The last pod stays until the Job controller has counted it.
     eventually(lambda: not hub.lab.namespace.pods("vision-exp"), what="it has no pods")
     runai("resume", "exp")
-    eventually(lambda: state_of(runai, "exp") == "running", what="it runs again")
-    enough.touch()
-    eventually(lambda: state_of(runai, "exp") == "succeeded", what="it is done")
-    described = runai("describe", "job", "exp")
-    assert "example/train:2" in described
-    assert "suspended by ana" in described
+    eventually(lambda: state_of(runai, "exp") == "running", what="the job runs again")
+    end_file.touch()
+    eventually(lambda: state_of(runai, "exp") == "succeeded", what="the job has succeeded")
+    description = runai("describe", "job", "exp")
+    assert "example/train:2" in description
+    assert "suspended by ana" in description
 
     runai("delete", "exp")
     with hub.client() as client:
-        eventually(lambda: "exp" not in {w.name for w in client.workloads()}, what="it is gone")
+        eventually(lambda: "exp" not in {w.name for w in client.workloads()}, what="no job")
 
 
 def test_notebook_magic_submits_with_the_chosen_image(hub, environment, monkeypatch, tmp_path):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hello.py").write_text("print('hello')")
-    quiet = Config({"HistoryManager": {"enabled": False}})
+    without_history = Config({"HistoryManager": {"enabled": False}})
     hooks = sys.displayhook, sys.excepthook
-    link = connect(environment["RUNAI_API_URL"], environment["JUPYTERHUB_API_TOKEN"])
+    connection = connect(environment["RUNAI_API_URL"], environment["JUPYTERHUB_API_TOKEN"])
     try:
-        shell = InteractiveShell(config=quiet)
+        shell = InteractiveShell(config=without_history)
         shell.run_cell("%load_ext runai.widgets").raise_error()
         cell = "%runai_submit hello.py --gpus 1 --name cell --image example/other:3"
         shell.run_cell(cell).raise_error()
     finally:
-        link.close()
+        connection.close()
         sys.displayhook, sys.excepthook = hooks
 
     assert image_of(hub, "vision-cell") == "example/other:3"

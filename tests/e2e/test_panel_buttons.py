@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from waiting import eventually
 
 pytestmark = [
@@ -20,9 +20,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SECONDS = 90_000
+TIMEOUT_MS = 90_000
 
-CELLS = [
+NOTEBOOK_CELLS = [
     "%load_ext runai.widgets\nfrom runai.widgets import panel, submit",
     "job = submit(['sleep', '600'], gpus=1, name='exp1', grace_seconds=1)",
     "panel()",
@@ -30,7 +30,7 @@ CELLS = [
 ]
 
 
-PANEL = [
+PANEL_SNAPSHOTS = [
     """
 - region "Quota":
   - heading "Quota" [level=3]
@@ -71,17 +71,17 @@ PANEL = [
 def busy_page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
     """Return bob's notebook with a panel and a busy kernel; he has never visited the service."""
     page = page_of("bob")
-    lab.take(page, platform.url, "½ GPU")
+    lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    lab.write_notebook(platform.data_dir / "users" / "bob" / "busy.ipynb", CELLS)
+    lab.write_notebook(platform.data_dir / "users" / "bob" / "busy.ipynb", NOTEBOOK_CELLS)
     lab.open_notebook(page, platform.url, "bob", "busy.ipynb")
-    lab.run_all(page)
+    lab.run_all_cells(page)
     return page
 
 
 def expect_busy(page: Page) -> None:
     """Wait until the last cell runs; the status bar lags behind."""
-    expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=SECONDS)
+    expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=TIMEOUT_MS)
 
 
 def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
@@ -91,65 +91,65 @@ def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
     bob = platform.client("bob")
 
-    expect(state).to_contain_text("running", timeout=SECONDS)
+    expect(state).to_contain_text("running", timeout=TIMEOUT_MS)
     expect_busy(busy_page)
-    for part in PANEL:  # the tree that screen readers get
-        expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
+    for part in PANEL_SNAPSHOTS:  # the tree that screen readers get
+        expect(panel).to_match_aria_snapshot(part, timeout=TIMEOUT_MS)
     panel.get_by_role("button", name="Suspend exp1").click()
-    expect(state).to_contain_text("suspended", timeout=SECONDS)
+    expect(state).to_contain_text("suspended", timeout=TIMEOUT_MS)
     announcement = panel.get_by_role("status").filter(has_text="exp1: suspended")
-    expect(announcement).to_have_count(1, timeout=SECONDS)
+    expect(announcement).to_have_count(1, timeout=TIMEOUT_MS)
     assert bob.workload("vision/exp1").state == "suspended"
 
     panel.get_by_role("button", name="Resume exp1").click()
-    expect(state).to_contain_text("running", timeout=SECONDS)
+    expect(state).to_contain_text("running", timeout=TIMEOUT_MS)
     expect(panel.get_by_text("simulated GPUs").first).to_be_visible()
-    lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel")
+    lab.save_picture(busy_page, PICTURES and PICTURES / "variants", "panel")
 
-    with busy_page.expect_popup() as opening:
+    with busy_page.expect_popup() as popup:
         panel.get_by_role("link", name="Output and history of exp1").click()
-    expect(opening.value.locator("#what")).to_contain_text("vision/exp1", timeout=SECONDS)
-    opening.value.close()
+    expect(popup.value.locator("#what")).to_contain_text("vision/exp1", timeout=TIMEOUT_MS)
+    popup.value.close()
 
     panel.get_by_role("button", name="Stop exp1").click()
     panel.get_by_role("button", name="Really stop exp1").click()
     eventually(lambda: [w.kind for w in bob.workloads()] == ["session"])
-    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=SECONDS)
+    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=TIMEOUT_MS)
     expect_busy(busy_page)
 
     assert panel.get_by_text("not live since").count() == 0
     busy_page.get_by_role("menuitem", name="Kernel", exact=True).click()
     busy_page.locator(".lm-Menu-item").filter(has_text="Restart Kernel").first.click()
     busy_page.locator(".jp-Dialog .jp-mod-accept").click()
-    expect(panel.get_by_text("not live since")).to_be_visible(timeout=SECONDS)
+    expect(panel.get_by_text("not live since")).to_be_visible(timeout=TIMEOUT_MS)
     expect(panel.get_by_role("button")).to_have_count(0)
-    lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
+    lab.save_picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
 
 
 def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
     platform: Platform, page_of: Callable[[str], Page]
 ) -> None:
     page = page_of("patty")
-    lab.take(page, platform.url, "½ GPU")
+    lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    lab.write_notebook(platform.data_dir / "users" / "patty" / "seven.ipynb", CELLS)
+    lab.write_notebook(platform.data_dir / "users" / "patty" / "seven.ipynb", NOTEBOOK_CELLS)
     lab.open_in_notebook_7(page, platform.url, "patty", "seven.ipynb")
-    lab.run_all(page)
+    lab.run_all_cells(page)
     panel = page.locator(".runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
 
-    expect(state).to_contain_text("running", timeout=SECONDS)
+    expect(state).to_contain_text("running", timeout=TIMEOUT_MS)
     expect_busy(page)
     button = panel.get_by_role("button", name="Suspend exp1")
     button.focus()
     page.keyboard.press("Enter")
-    expect(state).to_contain_text("suspended", timeout=SECONDS)
-    lab.picture(page, PICTURES and PICTURES / "variants", "notebook-7")
+    expect(state).to_contain_text("suspended", timeout=TIMEOUT_MS)
+    lab.save_picture(page, PICTURES and PICTURES / "variants", "notebook-7")
     page.keyboard.press("Tab")  # past Resume, which replaced Pause
     expect(panel.get_by_role("button", name="Stop exp1")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
-    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=SECONDS)
+    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=TIMEOUT_MS)
     lab.stop_server(page, platform.url)
 
 
@@ -166,32 +166,32 @@ VIEW_CELLS = [
 @pytest.mark.axe
 def test_notebook_views_have_no_accessibility_problems(platform, page_of):
     home = platform.data_dir / "users" / "patty"
-    chosen = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
+    settings_folder = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
     page = page_of("patty")
-    lab.take(page, platform.url, "½ GPU")
+    lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    chosen.mkdir(parents=True, exist_ok=True)
+    settings_folder.mkdir(parents=True, exist_ok=True)
     page.set_viewport_size({"width": 1360, "height": 1900})  # a notebook has no full page
-    found = {}
+    problems_by_theme = {}
     for theme in ("Light", "Dark"):
         theme_setting = json.dumps({"theme": f"JupyterLab {theme}"})
-        (chosen / "themes.jupyterlab-settings").write_text(theme_setting)
-        notebook = f"seen-{theme.lower()}"
+        (settings_folder / "themes.jupyterlab-settings").write_text(theme_setting)
+        notebook = f"views-{theme.lower()}"
         lab.write_notebook(
             home / f"{notebook}.ipynb", [cell.format(notebook) for cell in VIEW_CELLS]
         )
         lab.open_notebook(page, platform.url, "patty", f"{notebook}.ipynb")
         is_light = str(theme == "Light").lower()
         body = page.locator("body")
-        expect(body).to_have_attribute("data-jp-theme-light", is_light, timeout=SECONDS)
-        lab.run_all(page)
+        expect(body).to_have_attribute("data-jp-theme-light", is_light, timeout=TIMEOUT_MS)
+        lab.run_all_cells(page)
 
-        expect(page.locator("p.runai-status")).to_contain_text("0.5 allocated", timeout=SECONDS)
-        expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=SECONDS)
+        expect(page.locator("p.runai-status")).to_contain_text("0.5 allocated", timeout=TIMEOUT_MS)
+        expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=TIMEOUT_MS)
         output = page.locator(".jp-OutputArea-output").last
-        expect(output).to_contain_text("GPU busy", timeout=SECONDS)
-        lab.picture(page, PICTURES and PICTURES / "variants", f"views-{theme.lower()}-desk")
-        if wrong := problems(page, ".runai"):
-            found[theme] = wrong
+        expect(output).to_contain_text("GPU busy", timeout=TIMEOUT_MS)
+        lab.save_picture(page, PICTURES and PICTURES / "variants", f"views-{theme.lower()}-desk")
+        if theme_problems := problems(page, ".runai"):
+            problems_by_theme[theme] = theme_problems
 
-    assert found == {}
+    assert problems_by_theme == {}

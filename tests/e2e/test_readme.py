@@ -21,8 +21,8 @@ from playwright.sync_api import Page, WebSocket, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.running import Platform
-from held_training import gated_training
+from e2e.runai_up import Platform
+from gated_training import gated_training
 from runai.hub_service.client import Client
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.schemas import WorkloadView
@@ -31,33 +31,33 @@ from waiting import eventually
 pytestmark = [pytest.mark.hub, pytest.mark.browser]
 
 README = Path(__file__).parents[2] / "README.md"
-WRITTEN_URL = "http://127.0.0.1:8000"
-PERSON_S = 120.0
-"""Pause of a person between two steps."""
-ENDED_S = 900
+README_URL = "http://127.0.0.1:8000"
+USER_PAUSE_S = 120.0
+"""Pause of a user between two steps."""
+END_TIMEOUT_S = 900
 FEW_EPOCHS = "5"
 
-SHORTER = f"""
+SHORTEN_TRAINING = f"""
 import sys
 if "--epochs" in sys.argv:
     sys.argv[sys.argv.index("--epochs") + 1] = "{FEW_EPOCHS}"
 """
 
 
-def steps() -> dict[int, str]:
+def readme_steps() -> dict[int, str]:
     """Return the README's numbered steps."""
     section = README.read_text(encoding="utf-8").split("## The first ten minutes")[1]
     parts = re.split(r"^(\d)\. ", section.split("\n## ")[0], flags=re.MULTILINE)
     return dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
 
 
-def quoted(step: str) -> list[str]:
+def code_spans(step: str) -> list[str]:
     """Return what a step quotes between backticks, in one line each."""
     outside = re.sub(r"```.*?```", "", step, flags=re.DOTALL)
     return [" ".join(words.split()) for words in re.findall(r"`+([^`]+)`+", outside)]
 
 
-def lines(step: str) -> list[str]:
+def code_lines(step: str) -> list[str]:
     """Return the lines of a step's code block."""
     [block] = re.findall(r"```\n(.*?)```", step, flags=re.DOTALL)
     return [line.strip() for line in block.splitlines() if line.strip()]
@@ -73,10 +73,10 @@ class Terminal:
         with page.expect_websocket(lambda socket: "/terminals/" in socket.url) as opened:
             page.locator(".jp-LauncherCard").filter(has_text="Terminal").click()
         socket: WebSocket = opened.value
-        socket.on("framereceived", self._hear)
+        socket.on("framereceived", self._record_output)
         page.locator(".jp-Terminal").click()
 
-    def _hear(self, frame: str | bytes) -> None:
+    def _record_output(self, frame: str | bytes) -> None:
         kind, *content = json.loads(frame)
         if kind == "stdout":
             self._pieces += content
@@ -92,7 +92,7 @@ class Terminal:
             self._page.wait_for_timeout(100)  # reads the socket
             return end.search("".join(self._pieces[begin:]))
 
-        found = eventually(ended, within=ENDED_S, what=line)
+        found = eventually(ended, within=END_TIMEOUT_S, what=line)
         output = "".join(self._pieces[begin:])
         assert found is not None
         assert found[1] == "0", output
@@ -108,10 +108,10 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
 @pytest.mark.parametrize(
     "pause_s",
     [
-        pytest.param(0, id="at once", marks=pytest.mark.timeout(1800)),
+        pytest.param(0, id="without pauses", marks=pytest.mark.timeout(1800)),
         pytest.param(
-            PERSON_S,
-            id="with a person's pauses",
+            USER_PAUSE_S,
+            id="with the pauses of a user",
             marks=[pytest.mark.tier("long"), pytest.mark.timeout(3600)],
         ),
     ],
@@ -119,95 +119,95 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
 def test_readme_first_ten_minutes_have_the_described_results(
     pause_s: float, platform: Platform, page_of: Callable[[str], Page], tmp_path: Path
 ) -> None:
-    step = steps()
-    assert list(step) == [1, 2, 3, 4, 5, 6]
+    steps = readme_steps()
+    assert list(steps) == [1, 2, 3, 4, 5, 6]
 
     # 1: log in, take half a GPU.
-    bob, project = quoted(step[1])
-    [share] = re.findall(r"\*\*([^*]+)\*\*\.", step[1])
-    bob_page, bobs = page_of(bob), platform.client(bob)
+    bob, project = code_spans(steps[1])
+    [share] = re.findall(r"\*\*([^*]+)\*\*\.", steps[1])
+    bob_page, bob_client = page_of(bob), platform.client(bob)
     bob_page.goto(f"{platform.url}/hub/spawn")
-    lab.choose(bob_page, share)
-    lab.picture(bob_page, PICTURES, "form")
-    lab.start(bob_page)
+    lab.choose_fraction(bob_page, share)
+    lab.save_picture(bob_page, PICTURES, "form")
+    lab.submit_spawn_form(bob_page)
     lab.wait_for_lab(bob_page)
-    may_go_on = [] if pause_s else [hold_training(platform, bob)]
+    gate_files = [] if pause_s else [gate_training(platform, bob)]
     bob_page.wait_for_timeout(1000 * pause_s)
 
     # 2: run the notebook: six trainings, four run, two wait with a reason.
-    [notebook] = quoted(step[2])
+    [notebook] = code_spans(steps[2])
     lab.open_notebook(bob_page, platform.url, bob, notebook)
-    lab.run_all(bob_page)
-    expect_states(bobs, {"running": 4, "queued": 2})
+    lab.run_all_cells(bob_page)
+    expect_states(bob_client, {"running": 4, "queued": 2})
     panel = bob_page.locator(".runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=90_000)
     expect(panel).to_contain_text("place 1 in the queue")
-    lab.picture(bob_page, PICTURES, "lab-bob-over-quota")
+    lab.save_picture(bob_page, PICTURES, "lab-bob-over-quota")
     bob_page.wait_for_timeout(1000 * pause_s)
 
-    # 3: the other user does the same; exactly two pause, hers run.
-    [patty] = quoted(step[3])
-    patty_page, hers = page_of(patty), platform.client(patty)
-    lab.take(patty_page, platform.url, share)
+    # 3: patty does the same; exactly two of bob's jobs pause, and patty's run.
+    [patty] = code_spans(steps[3])
+    patty_page, patty_client = page_of(patty), platform.client(patty)
+    lab.start_session(patty_page, platform.url, share)
     lab.wait_for_lab(patty_page)
-    assert devices_of(bobs) == devices_of(hers)
-    may_go_on += [] if pause_s else [hold_training(platform, patty)]
+    assert devices_of(bob_client) == devices_of(patty_client)
+    gate_files += [] if pause_s else [gate_training(platform, patty)]
     lab.open_notebook(patty_page, platform.url, patty, notebook)
-    lab.run_all(patty_page)
-    expect_states(hers, {"running": 2})
-    expect_states(bobs, {"running": 2, "paused": 2, "queued": 2})
+    lab.run_all_cells(patty_page)
+    expect_states(patty_client, {"running": 2})
+    expect_states(bob_client, {"running": 2, "paused": 2, "queued": 2})
     expect(panel).to_contain_text("paused")
-    lab.picture(bob_page, PICTURES, "lab-bob-reclaimed")
-    lab.picture(patty_page, PICTURES, "lab-patty")
+    lab.save_picture(bob_page, PICTURES, "lab-bob-reclaimed")
+    lab.save_picture(patty_page, PICTURES, "lab-patty")
     patty_page.wait_for_timeout(1000 * pause_s)
 
-    # 4: hers end, his resume and print the same result.
-    for each in reversed(may_go_on):
-        each.touch()
-    expect_states(hers, {"succeeded": 2})
-    expect_states(bobs, {"succeeded": 6})
-    assert sum(job.pauses > 0 for job in jobs_of(bobs)) == 2
-    assert len({final_line(bobs, job.id) for job in jobs_of(bobs)}) == 1
+    # 4: patty's jobs end, bob's resume and print the same result.
+    for gate_file in reversed(gate_files):
+        gate_file.touch()
+    expect_states(patty_client, {"succeeded": 2})
+    expect_states(bob_client, {"succeeded": 6})
+    assert sum(job.pauses > 0 for job in jobs_of(bob_client)) == 2
+    assert len({final_line(bob_client, job.id) for job in jobs_of(bob_client)}) == 1
     for page in (bob_page, patty_page):
         expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
     bob_page.wait_for_timeout(1000 * pause_s)
 
     # 5: the terminal's programs are of bob's environment, and so are the commands; then cells.
     home = platform.data_dir / "users" / bob
-    own = UserEnvironment(home)
+    environment = UserEnvironment(home)
     terminal = Terminal(bob_page, platform.url, bob)
-    found = terminal.run("command -v runai python")
-    assert f"{own.path()[0]}/runai" in found
-    assert str(own.python) in found
-    outputs = [terminal.run(line) for line in lines(step[5])]
+    paths = terminal.run("command -v runai python")
+    assert f"{environment.path()[0]}/runai" in paths
+    assert str(environment.python) in paths
+    outputs = [terminal.run(line) for line in code_lines(steps[5])]
     assert "exp1 submitted" in outputs[0]
     assert "Done:" in outputs[2]
     assert "succeeded" in outputs[3]
-    lab.picture(bob_page, PICTURES, "lab-terminal")
-    loads, submits, of_cell = [words for words in quoted(step[5]) if words.startswith("%")]
-    lab.write_notebook(home / "cells.ipynb", [loads, submits, f"{of_cell}\nprint('a cell')"])
+    lab.save_picture(bob_page, PICTURES, "lab-terminal")
+    load, submit, gpu_magic = [words for words in code_spans(steps[5]) if words.startswith("%")]
+    lab.write_notebook(home / "cells.ipynb", [load, submit, f"{gpu_magic}\nprint('a cell')"])
     lab.open_notebook(bob_page, platform.url, bob, "cells.ipynb")
-    lab.run_all(bob_page)
+    lab.run_all_cells(bob_page)
     views = bob_page.locator(".runai-jobs")
     for view in (views.nth(0), views.nth(1)):
-        expect(view).to_contain_text("succeeded", timeout=1000 * ENDED_S)
-    lab.picture(bob_page, PICTURES, "lab-cells")
+        expect(view).to_contain_text("succeeded", timeout=1000 * END_TIMEOUT_S)
+    lab.save_picture(bob_page, PICTURES, "lab-cells")
     bob_page.wait_for_timeout(1000 * pause_s)
 
-    # 6: the admin changes the world.
-    login, *changes = [words for words in quoted(step[6]) if words.startswith("runai ")]
+    # 6: the admin changes and creates a project.
+    login, *changes = [words for words in code_spans(steps[6]) if words.startswith("runai ")]
     password = platform.password("admin")
-    run(login.replace(WRITTEN_URL, platform.url) + " --password-stdin", tmp_path, password)
+    run_command(login.replace(README_URL, platform.url) + " --password-stdin", tmp_path, password)
     for change in changes:
-        run(change, tmp_path)
+        run_command(change, tmp_path)
     admin = platform.client("admin")
     assert admin.project("vision").quota == 4
     assert admin.project("nlp2").members == ["carol"]
     assert project == "vision"
 
 
-def run(command: str, home: Path, stdin: str = "") -> None:
-    """Run a command line outside JupyterLab, as a person with this home."""
+def run_command(command: str, home: Path, stdin: str = "") -> None:
+    """Run a command line outside JupyterLab, as a user with this home."""
     program, *words = shlex.split(command)
     assert program == "runai"
     subprocess.run(
@@ -219,16 +219,16 @@ def run(command: str, home: Path, stdin: str = "") -> None:
     )
 
 
-def hold_training(platform: Platform, user: str) -> Path:
+def gate_training(platform: Platform, user: str) -> Path:
     """Make the user's example wait, and short; return the file that releases it."""
     examples = platform.data_dir / "users" / user / "examples"
-    may_go_on, training = examples / "may-go-on", examples / "train_numpy.py"
+    gate_file, training = examples / "may-go-on", examples / "train_numpy.py"
     if PICTURES:
-        may_go_on.touch()  # the pictures show working jobs
-        return may_go_on
+        gate_file.touch()  # the pictures show working jobs
+        return gate_file
     original = training.rename(examples / "training.py")
-    training.write_text(SHORTER + gated_training(original, may_go_on))
-    return may_go_on
+    training.write_text(SHORTEN_TRAINING + gated_training(original, gate_file))
+    return gate_file
 
 
 def jobs_of(client: Client) -> list[WorkloadView]:
@@ -252,7 +252,7 @@ def expect_states(client: Client, expected: dict[str, int]) -> None:
         assert Counter(job.state for job in jobs) == expected, seen
         return True
 
-    eventually(are_as_expected, within=ENDED_S)
+    eventually(are_as_expected, within=END_TIMEOUT_S)
 
 
 def final_line(client: Client, job: str) -> str:

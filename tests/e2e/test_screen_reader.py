@@ -11,17 +11,18 @@ import sys
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 
-SECONDS = 90_000
-SERVICE = "services/runai/"
-RUNS = [sys.executable, "-c", "import time\nprint('heard', flush=True)\ntime.sleep(86400)"]
+TIMEOUT_MS = 90_000
+SERVICE_PATH = "services/runai/"
+PROGRAM = "import time\nprint('printer', flush=True)\ntime.sleep(86400)"
+PRINTING_COMMAND = [sys.executable, "-c", PROGRAM]
 
-FRAME = """
+PAGE_FRAME = """
 - link "Skip to the content"
 - banner:
   - link "GPUs"
@@ -32,7 +33,7 @@ FRAME = """
     - link "JupyterHub"
 """
 
-RANGES = """
+RANGE_LINKS = """
 - navigation "Range":
   - link "1h"
   - link "24h"
@@ -40,7 +41,7 @@ RANGES = """
   - link "30d"
 """
 
-CHART = r"""
+USAGE_CHART = r"""
 - figure "Allocated and utilized over time":
   - img /GPUs allocated, (\d+ % of them utilized on average|nothing measured)/
   - button "Zoom in"
@@ -62,14 +63,14 @@ AVERAGES = r"""
 - definition: /less than 1 % busy/
 """
 
-GPUS = [
+GPUS_PAGE = [
     r"""
 - heading "GPUs" [level=1]
 - paragraph: /\d of 5 simulated GPUs allocated/
 """,
-    RANGES,
+    RANGE_LINKS,
     AVERAGES,
-    CHART,
+    USAGE_CHART,
     r"""
 - region "Devices":
   - heading "Devices" [level=2]
@@ -78,7 +79,7 @@ GPUS = [
   - img /1 allocated, .*/
   - paragraph: /1 allocated.*/
   - paragraph:
-    - link "heard"
+    - link "printer"
 """,
     r"""
 - region "Projects":
@@ -101,8 +102,8 @@ GPUS = [
       - columnheader "Actions"
   - rowgroup:
     - row:
-      - cell "vision/heard":
-        - link "vision/heard"
+      - cell "vision/printer":
+        - link "vision/printer"
       - cell "bob"
       - cell "running"
       - cell "1 of 1"
@@ -110,18 +111,18 @@ GPUS = [
       - cell
       - cell
       - cell
-      - cell "Suspend heard Stop heard":
-        - button "Suspend heard"
-        - button "Stop heard"
+      - cell "Suspend printer Stop printer":
+        - button "Suspend printer"
+        - button "Stop printer"
 """,
 ]
 
-WORKLOAD = [
+WORKLOAD_PAGE = [
     r"""
-- region "vision/heard running":
-  - heading "vision/heard running" [level=1]
-  - button "Suspend heard"
-  - button "Stop heard"
+- region "vision/printer running":
+  - heading "vision/printer running" [level=1]
+  - button "Suspend printer"
+  - button "Stop printer"
   - term: user
   - definition: bob
 """,
@@ -132,14 +133,14 @@ WORKLOAD = [
   - list "What happened":
     - listitem: /runs as process/
 """,
-    RANGES,
-    CHART,
+    RANGE_LINKS,
+    USAGE_CHART,
     r"""
-- log "Output": /heard/
+- log "Output": /printer/
 """,
 ]
 
-PROJECT = [
+PROJECT_PAGE = [
     r"""
 - region "Project vision":
   - heading "Project vision" [level=1]
@@ -148,7 +149,7 @@ PROJECT = [
   - term: quota
   - definition: "2.5"
 """,
-    CHART,
+    USAGE_CHART,
     r"""
 - textbox "Quota": "2.5"
 - textbox "Limit"
@@ -166,7 +167,7 @@ PROJECT = [
 """,
 ]
 
-USAGE = [
+USAGE_PAGE = [
     """
 - heading "Usage, the last 24 hours" [level=1]
 """,
@@ -187,7 +188,7 @@ USAGE = [
 """,
 ]
 
-SUBMIT = [
+SUBMIT_PAGE = [
     r"""
 - heading "Submit a job" [level=1]
 - combobox "Project":
@@ -207,11 +208,11 @@ SUBMIT = [
 ]
 
 PAGES = {
-    "gpus": ("bob", "", GPUS),
-    "workload": ("bob", "workloads/vision/heard", WORKLOAD),
-    "project": ("admin", "projects/vision", PROJECT),
-    "usage": ("bob", "usage", USAGE),
-    "submit": ("bob", "submit", SUBMIT),
+    "gpus": ("bob", "", GPUS_PAGE),
+    "workload": ("bob", "workloads/vision/printer", WORKLOAD_PAGE),
+    "project": ("admin", "projects/vision", PROJECT_PAGE),
+    "usage": ("bob", "usage", USAGE_PAGE),
+    "submit": ("bob", "submit", SUBMIT_PAGE),
 }
 
 
@@ -219,27 +220,27 @@ PAGES = {
 def _running_job(platform: Platform) -> None:
     """Start a job of bob's that writes one line."""
     client = platform.client("bob")
-    client.submit(SubmitRequest(name="heard", command=RUNS, gpus=1, grace_seconds=1))
-    eventually(lambda: client.workload("vision/heard").state == "running", within=60)
+    client.submit(SubmitRequest(name="printer", command=PRINTING_COMMAND, gpus=1, grace_seconds=1))
+    eventually(lambda: client.workload("vision/printer").state == "running", within=60)
 
 
 def open_page(page: Page, platform: Platform, path: str) -> Page:
-    page.goto(f"{platform.url}/{SERVICE}{path}")
+    page.goto(f"{platform.url}/{SERVICE_PATH}{path}")
     expect(page.locator("#main")).to_be_visible()
     if page.locator(".plot").count():
-        expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
+        expect(page.locator(".uplot canvas")).to_be_visible(timeout=TIMEOUT_MS)
     return page
 
 
-FOCUSABLE = """() => [...document.querySelectorAll(
+FIND_TAB_STOPS = """() => [...document.querySelectorAll(
     "a[href], button, input, select, [tabindex='0']")]
     .filter((each) => each.checkVisibility({visibilityProperty: true}))"""
-MARK = f"(window.stops = ({FOCUSABLE})()).map((each) => each.outerHTML.slice(0, 80))"
-FOCUS_STATE = """() => {
-    const here = document.activeElement;
-    const style = getComputedStyle(here);
-    const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
-    return [window.stops.indexOf(here), seen];  // an update keeps elements, not our marks
+RECORD_TAB_STOPS = f"(window.stops = ({FIND_TAB_STOPS})()).map((e) => e.outerHTML.slice(0, 80))"
+READ_FOCUS = """() => {
+    const focused = document.activeElement;
+    const style = getComputedStyle(focused);
+    const isOutlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+    return [window.stops.indexOf(focused), isOutlined];  // updates of the page keep elements
 }"""
 
 
@@ -249,24 +250,26 @@ def test_hub_page_has_roles_names_live_regions_and_a_visible_tab_order(
 ):
     page = open_page(page_of(user), platform, path)
 
-    expect(page.locator("body")).to_match_aria_snapshot(FRAME, timeout=SECONDS)
+    expect(page.locator("body")).to_match_aria_snapshot(PAGE_FRAME, timeout=TIMEOUT_MS)
     for part in aria_snapshots:
-        expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
+        expect(page.locator("main")).to_match_aria_snapshot(part, timeout=TIMEOUT_MS)
 
     # Parts that update by themselves are live regions.
-    live = {"message": "alert", "said": "status", "away": "status"}
+    live_regions = {"message": "alert", "said": "status", "away": "status"}
     if path == "":
-        live["notifications .history"] = "log"
+        live_regions["notifications .history"] = "log"
     if path.startswith("workloads"):
-        live["logs"] = "log"
-    for id_, role in live.items():
-        expect(page.locator(f"#{id_}")).to_have_attribute("role", role)
+        live_regions["logs"] = "log"
+    for element_id, role in live_regions.items():
+        expect(page.locator(f"#{element_id}")).to_have_attribute("role", role)
 
     # Tab reaches every control in reading order, and the focus is visible.
-    stops = page.evaluate(MARK)
-    for at, what in enumerate(stops):
+    tab_stops = page.evaluate(RECORD_TAB_STOPS)
+    for position, element_html in enumerate(tab_stops):
         page.keyboard.press("Tab")
-        assert page.evaluate(FOCUS_STATE) == [at, True], what
+        focused_position, is_outlined = page.evaluate(READ_FOCUS)
+        assert focused_position == position, element_html
+        assert is_outlined, element_html
 
 
 def test_form_field_hint_is_the_accessible_description_of_the_field(platform, page_of):
@@ -289,11 +292,11 @@ def test_spawn_form_exposes_its_choices_as_radio_buttons(platform, page_of):
     page = page_of("patty")
     page.goto(f"{platform.url}/hub/spawn")
 
-    for part in FORM:
+    for part in SPAWN_FORM:
         expect(page.locator("#runai-form")).to_match_aria_snapshot(part)
 
 
-FORM = [
+SPAWN_FORM = [
     r"""
 - paragraph: /\d.* of 5 GPUs free/
 """,

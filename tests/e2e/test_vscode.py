@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page
 from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from e2e.vscode import notebook
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -24,11 +24,11 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SECONDS = 120.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
+def recorded_page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
     """Return a page, the errors in its console, and the addresses that it requests."""
     errors: list[str] = []
     requested: list[str] = []
@@ -51,39 +51,41 @@ def environ(platform: Platform) -> Iterator[dict[str, str]]:
         token = hub.mint_token()
     request = SubmitRequest(name="in-vscode", command=["sleep", "86400"], gpus=1, grace_seconds=1)
     client.submit(request)
-    eventually(lambda: client.workload("vision/in-vscode").state == "running", within=SECONDS)
+    eventually(lambda: client.workload("vision/in-vscode").state == "running", within=TIMEOUT_S)
     yield {"RUNAI_API_URL": client.url, "JUPYTERHUB_API_TOKEN": token}
     client.delete("vision/in-vscode")
 
 
-def test_vscode_panel_is_live_and_its_buttons_act_through_the_kernel(platform, environ, page):
-    browser_page, errors, requested = page
+def test_vscode_panel_is_live_and_its_buttons_act_through_the_kernel(
+    platform, environ, recorded_page
+):
+    page, console_errors, requested_urls = recorded_page
     bob = platform.client("bob")
-    with notebook(browser_page, environ) as vscode_notebook:
+    with notebook(page, environ) as vscode_notebook:
 
-        def until(condition: Callable[[], bool], what: str) -> None:
+        def wait_until(condition: Callable[[], bool], what: str) -> None:
             def is_true() -> bool:
                 vscode_notebook.forward_messages()
                 return condition()
 
-            eventually(is_true, within=SECONDS, what=what)
+            eventually(is_true, within=TIMEOUT_S, what=what)
 
         vscode_notebook.run("from runai.widgets import panel\npanel()")
-        row = browser_page.locator(".runai-panel").get_by_role("row").filter(has_text="in-vscode")
-        until(lambda: row.count() == 1, "the panel shows the job")
+        row = page.locator(".runai-panel").get_by_role("row").filter(has_text="in-vscode")
+        wait_until(lambda: row.count() == 1, "the panel shows the job")
         assert "running" in (row.text_content() or "")
         assert "in-vscode" in "".join(vscode_notebook.texts), "without widgets there is text"
 
-        browser_page.get_by_role("button", name="Suspend in-vscode").focus()
-        browser_page.keyboard.press("Enter")
-        until(lambda: "suspended" in (row.text_content() or ""), "the pause is shown")
+        page.get_by_role("button", name="Suspend in-vscode").focus()
+        page.keyboard.press("Enter")
+        wait_until(lambda: "suspended" in (row.text_content() or ""), "the pause is visible")
         assert bob.workload("vision/in-vscode").state == "suspended"
 
         bob.resume("vision/in-vscode")
-        until(lambda: "running" in (row.text_content() or ""), "what others do is shown")
-        lab.picture(browser_page, PICTURES and PICTURES / "variants", "vscode")
-        assert problems(browser_page, ".runai") == []
+        wait_until(lambda: "running" in (row.text_content() or ""), "the resume is visible")
+        lab.save_picture(page, PICTURES and PICTURES / "variants", "vscode")
+        assert problems(page, ".runai") == []
 
-    own_url = browser_page.url
-    assert [url for url in requested if not url.startswith((own_url, "blob:", "data:"))] == []
-    assert errors == []
+    own_url = page.url
+    assert [url for url in requested_urls if not url.startswith((own_url, "blob:", "data:"))] == []
+    assert console_errors == []

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.running import Platform
+from e2e.runai_up import Platform
 from runai.hub_service.wire.schemas import ProjectPut
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(1200)]
@@ -25,27 +25,27 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
 def test_spawn_page_of_a_waiting_session_has_the_reason_of_the_wait(
     platform: Platform, page_of: Callable[[str], Page]
 ) -> None:
-    # Patty joins vision; Bob holds the project's only half GPU for sessions.
+    # Patty joins vision; bob has the project's only half GPU for sessions.
     members = ["bob", "patty"]
     platform.client("admin").put_project(
         "vision", ProjectPut(build_quota=Decimal("0.5"), members=members)
     )
     bob_page, patty_page = page_of("bob"), page_of("patty")
-    lab.take(bob_page, platform.url, "½ GPU")
+    lab.start_session(bob_page, platform.url, "½ GPU")
     lab.wait_for_lab(bob_page)
     patty_page.goto(f"{platform.url}/hub/spawn")
     patty_page.get_by_label("Project").select_option("vision")
-    lab.choose(patty_page, "½ GPU")
+    lab.choose_fraction(patty_page, "½ GPU")
     expect(patty_page.get_by_text("would wait").first).to_be_visible()
-    lab.picture(patty_page, PICTURES, "form-would-wait")
-    lab.start(patty_page)
+    lab.save_picture(patty_page, PICTURES, "form-would-wait")
+    lab.submit_spawn_form(patty_page)
 
-    sentence = patty_page.get_by_text(
+    reason = patty_page.get_by_text(
         "the build quota of vision is 0.5 GPUs, and its notebooks hold 0.5: bob 0.5"
     )
-    expect(sentence.first).to_be_visible(timeout=90_000)
-    lab.picture(patty_page, PICTURES, "waiting")
+    expect(reason.first).to_be_visible(timeout=90_000)
+    lab.save_picture(patty_page, PICTURES, "waiting")
 
-    # He stops his server; she gets the half GPU.
+    # Bob stops his server; patty gets the half GPU.
     lab.stop_server(bob_page, platform.url)
     lab.wait_for_lab(patty_page)

@@ -26,14 +26,14 @@ from playwright.sync_api import Page
 from npm_packages import CACHE, why_not_fetched
 
 WIDGETS = CACHE / "vscode-ipywidgets8-1.0.9.js"
-REQUIRE = CACHE / "requirejs-2.3.8.js"
+REQUIREJS = CACHE / "requirejs-2.3.8.js"
 NBEXTENSIONS = Path(sys.prefix) / "share" / "jupyter" / "nbextensions"
-SCRIPT = Path(__file__).with_name("vscode_host.js")
-POLICY = (
+HOST_SCRIPT = Path(__file__).with_name("vscode_host.js")
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:;"
     " style-src 'self' 'unsafe-inline'; img-src data:; font-src data:; connect-src 'none'"
 )
-PAGE = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A notebook</title>
+PAGE_HTML = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A notebook</title>
 <script src="/require.js"></script><script type="module" src="/vscode_host.js"></script></head>
 <body class="vscode-dark" style="--vscode-foreground: #ccc; --vscode-editor-background: #1f1f1f;
 --vscode-descriptionForeground: #9d9d9d; background: #1f1f1f"><div id="output"></div></body></html>
@@ -44,7 +44,7 @@ def why_no_vscode_widgets() -> str:
     """Return the reason why VS Code's widget manager is missing; "" if it is installed."""
     return why_not_fetched(
         "@vscode/jupyter-ipywidgets8", "1.0.9", "dist/ipywidgets.js", WIDGETS
-    ) or why_not_fetched("requirejs", "2.3.8", "require.js", REQUIRE)
+    ) or why_not_fetched("requirejs", "2.3.8", "require.js", REQUIREJS)
 
 
 class _Files(SimpleHTTPRequestHandler):
@@ -52,15 +52,19 @@ class _Files(SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        files = {"/ipywidgets.js": WIDGETS, "/require.js": REQUIRE, "/vscode_host.js": SCRIPT}
+        files = {
+            "/ipywidgets.js": WIDGETS,
+            "/require.js": REQUIREJS,
+            "/vscode_host.js": HOST_SCRIPT,
+        }
         if path.startswith("/nbextensions/") and ".." not in path:
             files[path] = NBEXTENSIONS / path.removeprefix("/nbextensions/")
         known = path == "/" or (path in files and files[path].is_file())
-        body = (PAGE if path == "/" else files[path].read_bytes()) if known else b""
+        body = (PAGE_HTML if path == "/" else files[path].read_bytes()) if known else b""
         self.send_response(200 if known else 404)
         kind = "text/html" if path == "/" else "text/javascript"
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         self.end_headers()
         self.wfile.write(body)
 
@@ -113,8 +117,8 @@ class Notebook:
             if kind in {"comm_open", "comm_msg", "display_data", "execute_result"}:
                 self.page.evaluate("message => window.fromKernel(message)", message)
         outgoing, self._outgoing[:] = list(self._outgoing), []
-        for each in outgoing:
-            message = self.kernel.session.msg(each["type"], each["content"])
+        for request in outgoing:
+            message = self.kernel.session.msg(request["type"], request["content"])
             self.kernel.shell_channel.send(message)
 
 

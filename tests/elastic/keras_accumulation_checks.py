@@ -15,11 +15,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_models import LABELS, X, apart, classify, network, weights
+from keras_models import FEATURES, LABELS, compile_options, network, weight_distance, weights
 from runai.elastic.keras.accumulation import Accumulator, Periodic
 
-GLOBAL = 48
-RESIZED = [[24, 24], [24, 12, 12], [12, 12, 12, 12], [12, 24, 12]] * 2  # few shapes
+GLOBAL_BATCH = 48
+MICRO_BATCHES = [[24, 24], [24, 12, 12], [12, 12, 12, 12], [12, 24, 12]] * 2
+"""Their sizes, for each of eight updates; few shapes, since each is compiled."""
 
 
 def _decaying() -> Any:
@@ -39,26 +40,26 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def train(model: Any, updates: Sequence[Sequence[int]]) -> None:
     """Make one update per entry of `updates`: the sizes of its micro-batches."""
     for number, sizes in enumerate(updates):
-        offset = number % 2 * GLOBAL
+        offset = number % 2 * GLOBAL_BATCH
         for step, size in enumerate(sizes):
             if hasattr(model.optimizer, "begin"):
                 model.optimizer.begin(size / sum(sizes), last=step == len(sizes) - 1)
-            model.train_on_batch(X[offset : offset + size], LABELS[offset : offset + size])
+            model.train_on_batch(FEATURES[offset : offset + size], LABELS[offset : offset + size])
             offset += size
 
 
-def native(optimizer: Any, updates: int) -> Any:
+def train_natively(optimizer: Any, updates: int) -> Any:
     """Return a model trained with Keras alone, on whole batches."""
     model = network()
-    model.compile(optimizer, **classify())
-    train(model, [[GLOBAL]] * updates)
+    model.compile(optimizer, **compile_options())
+    train(model, [[GLOBAL_BATCH]] * updates)
     return model
 
 
-def accumulated(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
+def train_accumulating(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
     """Return a model trained with an accumulator."""
     model = network()
-    model.compile(Accumulator(optimizer), **classify())
+    model.compile(Accumulator(optimizer), **compile_options())
     train(model, updates)
     return model
 
@@ -66,12 +67,14 @@ def accumulated(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
 @cache
 def trained_pair(name: str) -> tuple[Any, Any]:
     """Return our and Keras's model after eight updates, ours with varying micro-batches."""
-    return accumulated(OPTIMIZERS[name](), RESIZED), native(OPTIMIZERS[name](), len(RESIZED))
+    return train_accumulating(OPTIMIZERS[name](), MICRO_BATCHES), train_natively(
+        OPTIMIZERS[name](), len(MICRO_BATCHES)
+    )
 
 
 def check_four_optimizers_resized_at_each_update_equal_the_full_batch() -> None:
     for name in OPTIMIZERS:
-        distance = apart(*trained_pair(name))
+        distance = weight_distance(*trained_pair(name))
 
         assert distance < 1e-6, (name, distance)
 
@@ -79,8 +82,8 @@ def check_four_optimizers_resized_at_each_update_equal_the_full_batch() -> None:
 def check_learning_rate_schedule_counts_updates() -> None:
     model, _ = trained_pair("sgd")
 
-    assert int(model.optimizer.iterations) == 8
-    assert np.isclose(float(model.optimizer.learning_rate), 0.2 * 0.5**4)
+    assert int(model.optimizer.iterations) == len(MICRO_BATCHES)
+    assert np.isclose(float(model.optimizer.learning_rate), 0.2 * 0.5**4)  # half after two updates
 
 
 def check_weight_average_counts_updates() -> None:
@@ -97,19 +100,19 @@ def check_weight_average_counts_updates() -> None:
 
 
 def check_whole_batch_checkpoint_resumes_with_micro_batches() -> None:
-    make = OPTIMIZERS["adam"]
+    make_adam = OPTIMIZERS["adam"]
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "model.weights.h5"))
-        whole = native(make(), 2)
+        whole = train_natively(make_adam(), 2)
         whole.save_weights(file)
         halves = network(seed=2)
-        halves.compile(Accumulator(make()), **classify())
+        halves.compile(Accumulator(make_adam()), **compile_options())
         halves.optimizer.build(halves.trainable_variables)
         halves.load_weights(file)
-    train(whole, [[48]] * 2)
+    train(whole, [[GLOBAL_BATCH]] * 2)
     train(halves, [[24, 24]] * 2)
 
-    assert apart(halves, whole) < 1e-6
+    assert weight_distance(halves, whole) < 1e-6
 
 
 def check_saved_model_has_the_plain_optimizer_with_its_state() -> None:
@@ -130,12 +133,12 @@ def check_saved_model_has_the_plain_optimizer_with_its_state() -> None:
 
 
 def check_wrapped_optimizer_in_use_retains_its_moments() -> None:
-    make = OPTIMIZERS["adam"]
-    model = native(make(), 2)
-    model.compile(Accumulator(model.optimizer), **classify())
+    make_adam = OPTIMIZERS["adam"]
+    model = train_natively(make_adam(), 2)
+    model.compile(Accumulator(model.optimizer), **compile_options())
     train(model, [[24, 24]] * 2)
 
-    assert apart(model, native(make(), 4)) < 1e-6
+    assert weight_distance(model, train_natively(make_adam(), 4)) < 1e-6
 
 
 def check_accumulator_exposes_the_plain_optimizers_attributes() -> None:
@@ -155,7 +158,7 @@ def check_keras_gradient_accumulation_steps_are_refused() -> None:
 def check_embedding_gradients_accumulate_to_the_whole_batch() -> None:
     tokens = np.random.default_rng(1).integers(0, 9, size=(40, 5))
     trained = []
-    for sizes in ([40], [20, 10, 10]):
+    for sizes in ([40], [20, 10, 10]):  # the whole batch, and micro-batches
         keras.utils.set_random_seed(1)
         model = keras.Sequential(
             [
@@ -176,20 +179,20 @@ def check_embedding_gradients_accumulate_to_the_whole_batch() -> None:
                 offset += size
         trained.append(model)
 
-    assert apart(*trained) < 1e-6
+    assert weight_distance(*trained) < 1e-6
 
 
 def check_micro_batch_overflow_skips_the_update_and_halves_the_scale() -> None:
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
-    model = accumulated(scaled, [[24, 24]])
+    model = train_accumulating(scaled, [[24, 24]])
     before = model.get_weights()
-    broken = X[:24].copy()
+    broken = FEATURES[:24].copy()
     broken[3] = np.inf
-    for batch, last in ((broken, False), (X[:24], True)):
+    for batch, last in ((broken, False), (FEATURES[:24], True)):
         model.optimizer.begin(0.5, last=last)
         model.train_on_batch(batch, LABELS[:24])
 
-    assert float(model.optimizer.dynamic_scale) == 512.0
+    assert float(model.optimizer.dynamic_scale) == 1024.0 / 2
     for current, initial in zip(model.get_weights(), before, strict=True):
         assert np.array_equal(current, initial)
     train(model, [[24, 24]])
@@ -198,9 +201,9 @@ def check_micro_batch_overflow_skips_the_update_and_halves_the_scale() -> None:
 
 def check_periodic_optimizer_updates_after_every_nth_step() -> None:
     model = network()
-    model.compile(Periodic(keras.optimizers.SGD(0.1), 2), **classify())
+    model.compile(Periodic(keras.optimizers.SGD(0.1), 2), **compile_options())
     for offset in (0, 24, 48, 72):
-        model.train_on_batch(X[offset : offset + 24], LABELS[offset : offset + 24])
+        model.train_on_batch(FEATURES[offset : offset + 24], LABELS[offset : offset + 24])
 
     assert int(model.optimizer.iterations) == 2
-    assert apart(model, native(keras.optimizers.SGD(0.1), 2)) < 1e-6
+    assert weight_distance(model, train_natively(keras.optimizers.SGD(0.1), 2)) < 1e-6

@@ -14,18 +14,18 @@ import keras
 import pytest
 
 import runai.elastic.keras
-from keras_models import LABELS, X, apart, classify, network
+from keras_models import FEATURES, LABELS, compile_options, network, weight_distance
 from runai.elastic.keras import Checkpoint
 
 
 def _compiled(model: Any) -> Any:
-    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
+    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **compile_options())
     return model
 
 
 def _fit(model: Any, *callbacks: Any) -> Any:
     options = {"batch_size": 48, "epochs": 2, "shuffle": False, "verbose": 0}
-    model.fit(X[:109], LABELS[:109], callbacks=list(callbacks), **options)
+    model.fit(FEATURES[:109], LABELS[:109], callbacks=list(callbacks), **options)
     return model
 
 
@@ -51,4 +51,4 @@ def check_training_resumed_on_two_devices_equals_a_single_device() -> None:
 
     assert len(started_batches) == 4
     assert (runai.elastic.gpus, runai.elastic.steps) == (2, 2)
-    assert apart(resumed, expected) < 1e-6
+    assert weight_distance(resumed, expected) < 1e-6

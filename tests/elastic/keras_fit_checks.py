@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 import runai.elastic.keras
-from keras_models import LABELS, X, apart, classify, network
+from keras_models import FEATURES, LABELS, compile_options, network, weight_distance
 
 
 def optimizer() -> Any:
@@ -18,17 +18,17 @@ def optimizer() -> Any:
     return keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5)
 
 
-def elastic(global_batch: int, gpu_batch: int, **options: Any) -> Any:
+def elastic_model(global_batch: int, gpu_batch: int, **options: Any) -> Any:
     """Return an elastic model, compiled."""
     runai.elastic.keras.init(global_batch, gpu_batch)
     model = runai.elastic.keras.models.Model(network(), **options)
-    model.compile(optimizer(), **classify())
+    model.compile(optimizer(), **compile_options())
     return model
 
 
-def plain() -> Any:
+def plain_model() -> Any:
     model = network()
-    model.compile(optimizer(), **classify())
+    model.compile(optimizer(), **compile_options())
     return model
 
 
@@ -40,14 +40,14 @@ def check_fit_with_tails_equals_fit_on_full_batches() -> None:
         "validation_split": 0.2,
         "class_weight": {0: 2.0, 1: 1.0, 2: 0.5},
     }
-    native = plain()
-    expected = native.fit(X, LABELS, batch_size=50, **fit_options).history
+    native = plain_model()
+    expected = native.fit(FEATURES, LABELS, batch_size=50, **fit_options).history
     for gpu_batch in (50, 16):
-        model = elastic(50, gpu_batch)
+        model = elastic_model(50, gpu_batch)
 
-        history = model.fit(X, LABELS, batch_size=11, **fit_options).history
+        history = model.fit(FEATURES, LABELS, batch_size=11, **fit_options).history
 
-        assert apart(model, native) < 1e-6
+        assert weight_distance(model, native) < 1e-6
         assert int(model.optimizer.iterations) == 4
         assert sorted(history) == sorted(expected)
         for name, values in expected.items():
@@ -60,7 +60,7 @@ def check_documented_script_runs_unchanged() -> None:
     runai.elastic.keras.init(256, 64)
     model = runai.elastic.keras.models.Model(network())
     model.compile(optimizer="sgd", loss="mse")
-    model.fit(X, X[:, :3], batch_size=runai.elastic.batch_size, epochs=1, verbose=0)
+    model.fit(FEATURES, FEATURES[:, :3], batch_size=runai.elastic.batch_size, epochs=1, verbose=0)
 
     assert (runai.elastic.steps, runai.elastic.batch_size) == (4, 64)
     assert (runai.elastic.gpus, runai.elastic.master) == (1, True)
@@ -71,10 +71,10 @@ def check_changed_gpu_batch_takes_effect_at_the_next_update() -> None:
     def resize(batch: int) -> None:
         runai.elastic.keras.init(48, (48, 24, 16)[batch % 3])
 
-    native, model = plain(), elastic(48, 48)
-    native.fit(X, LABELS, batch_size=48, epochs=2, shuffle=False, verbose=0)
+    native, model = plain_model(), elastic_model(48, 48)
+    native.fit(FEATURES, LABELS, batch_size=48, epochs=2, shuffle=False, verbose=0)
     model.fit(
-        X,
+        FEATURES,
         LABELS,
         epochs=2,
         shuffle=False,
@@ -84,14 +84,14 @@ def check_changed_gpu_batch_takes_effect_at_the_next_update() -> None:
         ],
     )
 
-    assert apart(model, native) < 1e-6
+    assert weight_distance(model, native) < 1e-6
 
 
 def check_keras_batch_callbacks_count_updates() -> None:
     batch_numbers: list[int] = []
-    model = elastic(48, 16)
+    model = elastic_model(48, 16)
     model.fit(
-        X,
+        FEATURES,
         LABELS,
         epochs=2,
         steps_per_epoch=3,
@@ -110,51 +110,54 @@ def check_keras_batch_callbacks_count_updates() -> None:
 class _Batches(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, size: int) -> None:
         super().__init__()
-        self._starts = range(0, len(X), size)
+        self._starts = range(0, len(FEATURES), size)
         self._size = size
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, index: int) -> Any:
-        chosen = slice(self._starts[index], self._starts[index] + self._size)
-        return X[chosen], LABELS[chosen]
+        rows = slice(self._starts[index], self._starts[index] + self._size)
+        return FEATURES[rows], LABELS[rows]
 
 
 def check_data_set_types_make_the_same_updates() -> None:
-    native = plain()
-    native.fit(X, LABELS, batch_size=48, shuffle=False, verbose=0)
+    native = plain_model()
+    native.fit(FEATURES, LABELS, batch_size=48, shuffle=False, verbose=0)
     batches = _Batches(14)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+    data_sets: dict[str, tuple[Any, dict[str, Any]]] = {
         "PyDataset": (_Batches(24), {}),
         "generator": ((batches[i] for i in range(len(batches))), {"steps_per_epoch": 3}),
     }
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        kinds["tf.data"] = (tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(16), {})
+        data_sets["tf.data"] = (
+            tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(16),
+            {},
+        )
     if keras.backend.backend() == "torch":
         import torch
 
-        tensors = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(LABELS))
-        kinds["DataLoader"] = (torch.utils.data.DataLoader(tensors, batch_size=24), {})
-    for name, (data, options) in kinds.items():
-        model = elastic(48, 16)
+        tensors = torch.utils.data.TensorDataset(torch.tensor(FEATURES), torch.tensor(LABELS))
+        data_sets["DataLoader"] = (torch.utils.data.DataLoader(tensors, batch_size=24), {})
+    for name, (data, options) in data_sets.items():
+        model = elastic_model(48, 16)
         model.fit(data, shuffle=False, verbose=0, **options)
 
-        assert apart(model, native) < 1e-6, name
+        assert weight_distance(model, native) < 1e-6, name
 
 
 def check_shuffle_yields_each_sample_once_in_an_order_of_the_seed() -> None:
     orders = []
     for _ in range(2):
-        model = elastic(48, 16)
-        model.fit(X, LABELS, epochs=1, verbose=0)
+        model = elastic_model(48, 16)
+        model.fit(FEATURES, LABELS, epochs=1, verbose=0)
         source = model.__runai__.training.source
         orders.append([source.update(epoch, u)[0] for epoch in range(2) for u in range(3)])
     first, second = np.concatenate(orders[0][:3]), np.concatenate(orders[0][3:])
 
-    assert sorted(first[:, 0].tolist()) == sorted(X[:, 0].tolist())
+    assert sorted(first[:, 0].tolist()) == sorted(FEATURES[:, 0].tolist())
     assert not np.array_equal(first, second)
     assert all(np.array_equal(a, b) for a, b in zip(*orders, strict=True))
 
@@ -182,26 +185,26 @@ def check_masked_loss_is_weighted_by_unmasked_tokens() -> None:
     )
     model_with_count.fit(tokens, targets, epochs=2, shuffle=False, verbose=0)
 
-    assert apart(model_with_count, native) < 1e-6
+    assert weight_distance(model_with_count, native) < 1e-6
     model_without_count = compiled(runai.elastic.keras.models.Model(network()))
-    assert "count=" in refusal(lambda: model_without_count.fit(tokens, targets, verbose=0))
+    assert "count=" in refusal_of(lambda: model_without_count.fit(tokens, targets, verbose=0))
 
 
 def check_inexact_data_or_loss_is_refused_with_a_hint() -> None:
-    model = elastic(48, 16)
+    model = elastic_model(48, 16)
 
     def fit_summed_loss() -> Any:
         summed = runai.elastic.keras.models.Model(network())
         summed.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-        return summed.fit(X, X[:, :3], verbose=0)
+        return summed.fit(FEATURES, FEATURES[:, :3], verbose=0)
 
-    assert "steps_per_epoch" in refusal(lambda: model.fit(iter([]), verbose=0))
-    assert "rebatch(48)" in refusal(lambda: model.fit(_Batches(36), verbose=0))
-    assert "PyDataset" in refusal(lambda: model.fit(object(), verbose=0))
-    assert "sum_over_batch_size" in refusal(fit_summed_loss)
+    assert "steps_per_epoch" in refusal_of(lambda: model.fit(iter([]), verbose=0))
+    assert "rebatch(48)" in refusal_of(lambda: model.fit(_Batches(36), verbose=0))
+    assert "PyDataset" in refusal_of(lambda: model.fit(object(), verbose=0))
+    assert "sum_over_batch_size" in refusal_of(fit_summed_loss)
 
 
-def refusal(act: Any) -> str:
+def refusal_of(act: Any) -> str:
     try:
         act()
     except (TypeError, ValueError) as error:
@@ -210,13 +213,13 @@ def refusal(act: Any) -> str:
 
 
 def check_fitted_model_is_saved_with_the_plain_optimizer() -> None:
-    model = elastic(48, 16)
-    model.fit(X, LABELS, epochs=2, verbose=0)
+    model = elastic_model(48, 16)
+    model.fit(FEATURES, LABELS, epochs=2, verbose=0)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "model.keras"))
         model.save(file)
         loaded = keras.models.load_model(file)
-    resumed = loaded.fit(X, LABELS, batch_size=48, epochs=1, verbose=0)
+    resumed = loaded.fit(FEATURES, LABELS, batch_size=48, epochs=1, verbose=0)
 
     assert type(loaded.optimizer) is type(optimizer())
     assert int(loaded.optimizer.iterations) == 9
@@ -231,7 +234,7 @@ def check_several_inputs_and_outputs_are_sliced_together() -> None:
         outputs = [keras.layers.Dense(1, name=name)(merged) for name in ("a", "b")]
         return keras.Model([left, right], outputs)
 
-    x, y = [X[:, :4], X[:, 4:]], [X[:, :1], X[:, 1:2]]
+    x, y = [FEATURES[:, :4], FEATURES[:, 4:]], [FEATURES[:, :1], FEATURES[:, 1:2]]
     native = network()
     native.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
     native.fit(x, y, batch_size=48, shuffle=False, verbose=0)
@@ -240,10 +243,13 @@ def check_several_inputs_and_outputs_are_sliced_together() -> None:
     model.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
     model.fit(x, y, shuffle=False, verbose=0)
 
-    assert apart(model, native) < 1e-6
+    assert weight_distance(model, native) < 1e-6
 
 
 def check_evaluate_equals_plain_evaluate() -> None:
-    model = elastic(48, 16)
+    model = elastic_model(48, 16)
 
-    assert np.allclose(model.evaluate(X, LABELS, verbose=0), plain().evaluate(X, LABELS, verbose=0))
+    assert np.allclose(
+        model.evaluate(FEATURES, LABELS, verbose=0),
+        plain_model().evaluate(FEATURES, LABELS, verbose=0),
+    )

@@ -9,7 +9,7 @@ import keras
 import torch
 
 import runai.elastic.keras
-from keras_models import LABELS, X, apart, classify, network
+from keras_models import FEATURES, LABELS, compile_options, network, weight_distance
 from ports import free_port
 
 
@@ -18,17 +18,17 @@ def _train(rank: int, port: int) -> None:
     os.environ.update(group, RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     native = network()
-    native.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
-    native.fit(X[:97], LABELS[:97], batch_size=48, epochs=2, shuffle=False, verbose=0)
+    native.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **compile_options())
+    native.fit(FEATURES[:97], LABELS[:97], batch_size=48, epochs=2, shuffle=False, verbose=0)
 
     runai.elastic.keras.init(48, 12)
     # Ranks begin with different weights, and the last update has one sample for two ranks.
     model = runai.elastic.keras.models.Model(network(seed=1 + rank))
-    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
-    model.fit(X[:97], LABELS[:97], epochs=2, shuffle=False, verbose=0)
+    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **compile_options())
+    model.fit(FEATURES[:97], LABELS[:97], epochs=2, shuffle=False, verbose=0)
 
     assert runai.elastic.gpus == 2
-    assert apart(model, native) < 1e-6
+    assert weight_distance(model, native) < 1e-6
 
 
 def check_two_processes_train_like_a_single_process() -> None:

@@ -22,7 +22,7 @@ if os.environ["KERAS_BACKEND"] != "tensorflow":
 import keras
 
 import runai.elastic.keras
-from keras_models import LABELS, X, apart, classify, network
+from keras_models import FEATURES, LABELS, compile_options, network, weight_distance
 
 UPDATES_PER_EPOCH = 3
 SIMULATED = [name for name in os.environ.get("RUNAI_GPU_DEVICES", "").split(",") if name]
@@ -80,19 +80,19 @@ def main(directory: Path, epochs: int) -> None:
     # Different initial weights per worker: the first one's count, or the checkpoint's.
     seed = 1 if runai.elastic.master else 2
     model = runai.elastic.keras.models.Model(network(seed=seed))
-    model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
+    model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **compile_options())
     checkpoint = runai.elastic.keras.Checkpoint()
     callbacks = [Gate(directory, checkpoint), checkpoint]
-    model.fit(X, LABELS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    model.fit(FEATURES, LABELS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     if not runai.elastic.master:
         return
     if keras.backend.backend() == "jax":
         keras.distribution.set_distribution(None)
     native = network()
-    native.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
-    native.fit(X, LABELS, batch_size=48, epochs=epochs, shuffle=False, verbose=0)
+    native.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **compile_options())
+    native.fit(FEATURES, LABELS, batch_size=48, epochs=epochs, shuffle=False, verbose=0)
     updates = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
-    result = {"apart": apart(model, native), "updates": updates}
+    result = {"apart": weight_distance(model, native), "updates": updates}
     (directory / "result.json").write_text(json.dumps(result))
 
 

@@ -66,7 +66,7 @@ def test_batch_plan_slices_are_contiguous_and_weights_sum_to_one(sizes):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        pytest.param((0, 64), ValueError, "global batch size must be at least 1, not 0", id="none"),
+        pytest.param((0, 64), ValueError, "global batch size must be at least 1, not 0", id="zero"),
         pytest.param((256, -1), ValueError, "GPU batch size must be at least 1, not -1", id="neg"),
         pytest.param((256, 64, 0), ValueError, "ranks must be at least 1, not 0", id="no-ranks"),
         pytest.param((256.0, 64), TypeError, "must be an integer, not 256.0", id="float"),

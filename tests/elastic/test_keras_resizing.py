@@ -93,6 +93,6 @@ def test_keras_weights_are_unchanged_by_resizes_a_killed_worker_and_a_pause(laun
     job.training.trains_on(2)
     job.training.to_the_end()
 
-    assert exit_code == 143
+    assert exit_code == 128 + signal.SIGTERM
     assert job.launcher.wait(PATIENCE_S) == 0
     assert job.training.result() == {"apart": pytest.approx(0, abs=1e-6), "updates": 3 * EPOCHS}

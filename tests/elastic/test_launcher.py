@@ -14,7 +14,8 @@ from runai.elastic.run import main
 from runai.hub_service.wire.elastic_messages import ElasticFiles, Target, WorkerPhase
 from waiting import eventually
 
-WORKER = """
+SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
+WORKER_SCRIPT = """
 import os, signal, sys, time
 from runai.elastic.membership import Membership, StopRequest
 from runai.hub_service.wire.elastic_messages import WorkerPhase
@@ -47,7 +48,7 @@ while True:
 @pytest.fixture
 def job(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(WORKER)
+    script.write_text(WORKER_SCRIPT)
     launched = _LauncherJob(tmp_path / "job", script)
     yield launched
     launched.close()
@@ -72,7 +73,7 @@ class _LauncherJob:
         target = self.files.target()
         return target.ranks if target else ()
 
-    def trains(self, *names):
+    def is_trained_by(self, *names):
         """Return True if exactly these workers train, all in the newest generation."""
         target, statuses = self.files.target(), self.files.statuses()
         return (
@@ -102,7 +103,7 @@ class _LauncherJob:
 
 def test_launcher_starts_workers_together_and_ends_with_their_training(job):
     launcher = job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     (job.directory / "finish").touch()
 
     assert launcher.wait() == 0
@@ -111,15 +112,15 @@ def test_launcher_starts_workers_together_and_ends_with_their_training(job):
 
 def test_resize_option_of_the_launcher_shrinks_and_grows_the_job(job):
     launcher = job.start("--min", "1", "--max", "3")
-    eventually(lambda: job.trains("w0", "w1", "w2"))
+    eventually(lambda: job.is_trained_by("w0", "w1", "w2"))
     resize = [sys.executable, "-m", "runai.elastic.run", "--resize"]
     subprocess.run([*resize, "1", str(job.directory)], check=True)
-    eventually(lambda: job.trains("w0"))
+    eventually(lambda: job.is_trained_by("w0"))
     subprocess.run([*resize, "2", str(job.directory)], check=True)
-    eventually(lambda: job.trains("w0", "w3"))
+    eventually(lambda: job.is_trained_by("w0", "w3"))  # a new worker has a new name
 
     launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait() == 143
+    assert launcher.wait() == SIGTERM_EXIT_CODE
 
 
 @pytest.mark.parametrize("count", [0, 3], ids=["too few", "too many"])
@@ -139,55 +140,57 @@ def test_elastic_job_resize_without_a_running_job_is_an_error(tmp_path, capsys):
     assert f"No elastic job runs in {tmp_path}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_signal_to_the_launcher_pauses_the_job_and_a_second_start_resumes_it(job, number):
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name
+)
+def test_signal_to_the_launcher_pauses_the_job_and_a_second_start_resumes_it(job, signal_number):
     launcher = job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     gen = job.files.target().gen
-    launcher.send_signal(number)
+    launcher.send_signal(signal_number)
 
-    assert launcher.wait() == 143
+    assert launcher.wait() == SIGTERM_EXIT_CODE
 
     job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     assert job.files.target().gen > gen
 
 
 def test_launcher_replaces_a_killed_worker_while_the_survivor_trains(job):
     job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     os.kill(job.pid("w0"), signal.SIGKILL)
 
-    eventually(lambda: job.trains("w1", "w2"))
+    eventually(lambda: job.is_trained_by("w1", "w2"))
 
 
 def test_launcher_does_not_replace_a_worker_stopped_by_sigterm(job):
     job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     os.kill(job.pid("w1"), signal.SIGTERM)
 
-    eventually(lambda: job.trains("w0"))
+    eventually(lambda: job.is_trained_by("w0"))
 
 
 def test_script_that_fails_at_once_is_restarted_a_limited_number_of_times(job, tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("raise SystemExit(7)")
-    launcher = job.start("--min", "1", "--restarts", "2", script=broken)
+    failing_script = tmp_path / "failing_script.py"
+    failing_script.write_text("raise SystemExit(7)")
+    launcher = job.start("--min", "1", "--restarts", "2", script=failing_script)
 
     assert launcher.wait() == 7
     output = launcher.stderr.read()
-    assert output.count("failed: exit code 7") == 3
+    assert output.count("failed: exit code 7") == 3  # the first start and two restarts
     assert "--restarts" in output
 
 
 def test_workers_of_a_killed_launcher_end_before_the_next_launcher_trains(job):
     first = job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+    eventually(lambda: job.is_trained_by("w0", "w1"))
     orphans = [job.pid("w0"), job.pid("w1")]
     first.kill()
     first.wait()
     second = job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1") and job.pid("w0") not in orphans)
+    eventually(lambda: job.is_trained_by("w0", "w1") and job.pid("w0") not in orphans)
 
     assert not any(lives(pid) for pid in orphans)
     assert second.poll() is None
@@ -195,7 +198,7 @@ def test_workers_of_a_killed_launcher_end_before_the_next_launcher_trains(job):
 
 def test_two_launchers_do_not_run_the_same_job(job):
     job.start("--min", "1")
-    eventually(lambda: job.trains("w0"))
+    eventually(lambda: job.is_trained_by("w0"))
     second = job.start("--min", "1")
 
     assert second.wait() == 2

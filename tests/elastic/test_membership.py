@@ -22,7 +22,7 @@ def worker(tmp_path):
     return Membership(tmp_path, "vision/a")
 
 
-def _write(worker, **changes):
+def _write_target(worker, **changes):
     worker.files.write_target(replace(TARGET, **changes))
 
 
@@ -30,8 +30,8 @@ def _write(worker, **changes):
     ("environ", "expected"),
     [
         pytest.param({}, None, id="no-platform"),
-        pytest.param({"RUNAI_ELASTIC_DIR": ""}, None, id="empty-is-none"),
-        pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="a-worker"),
+        pytest.param({"RUNAI_ELASTIC_DIR": ""}, None, id="empty-directory"),
+        pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="worker"),
     ],
 )
 def test_elastic_worker_reads_its_name_from_the_environment(environ, expected):
@@ -45,7 +45,7 @@ def test_elastic_directory_variable_without_a_worker_variable_is_an_error():
         Membership.from_environment({"RUNAI_ELASTIC_DIR": "/e"})
 
 
-def _status(worker):
+def _read_status(worker):
     status = worker.files.status(worker.worker)
     assert status is not None
     return status
@@ -56,35 +56,35 @@ def test_worker_reads_no_target_before_the_first_is_written(worker):
 
 
 def test_worker_reads_a_newer_target_and_ignores_an_older_target(worker):
-    _write(worker, gen=2)
+    _write_target(worker, gen=2)
     assert worker.read_target().gen == 2
 
-    _write(worker, gen=5, ranks=("b", "a"))
+    _write_target(worker, gen=5, ranks=("b", "a"))
     assert worker.read_target().gen == 5
     assert worker.rank_in(worker.target) == 1
 
-    _write(worker, gen=4)
+    _write_target(worker, gen=4)
     assert worker.read_target().gen == 5
 
 
 def test_malformed_target_file_is_ignored(worker):
-    _write(worker)
+    _write_target(worker)
     worker.read_target()
     worker.files.target_path.write_text("{")
 
     assert worker.read_target().gen == 1
 
-    _write(worker, gen=2)
+    _write_target(worker, gen=2)
     assert worker.read_target().gen == 2
 
 
 @pytest.mark.parametrize(
     ("gen", "target", "excluded"),
     [
-        pytest.param(1, {"gen": 2}, False, id="still-in"),
-        pytest.param(1, {"gen": 2, "ranks": ("b",)}, True, id="trained-and-is-out"),
-        pytest.param(0, {"gen": 2, "ranks": ("b",)}, False, id="waits-to-come-in"),
-        pytest.param(0, {"ranks": (), "reason": Reason.PAUSE}, True, id="a-pause-is-for-all"),
+        pytest.param(1, {"gen": 2}, False, id="still-a-rank"),
+        pytest.param(1, {"gen": 2, "ranks": ("b",)}, True, id="former-rank"),
+        pytest.param(0, {"gen": 2, "ranks": ("b",)}, False, id="worker-that-waits"),
+        pytest.param(0, {"ranks": (), "reason": Reason.PAUSE}, True, id="pause"),
     ],
 )
 def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, target, excluded):
@@ -94,10 +94,10 @@ def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, t
 
 
 def test_elastic_worker_ignores_a_pause_from_before_its_start(worker):
-    _write(worker, gen=4, ranks=(), reason=Reason.PAUSE)
+    _write_target(worker, gen=4, ranks=(), reason=Reason.PAUSE)
     assert not worker.is_excluded_by(worker.read_target())
 
-    _write(worker, gen=5, ranks=(), reason=Reason.PAUSE)
+    _write_target(worker, gen=5, ranks=(), reason=Reason.PAUSE)
     assert worker.is_excluded_by(worker.read_target())
 
 
@@ -109,18 +109,19 @@ def test_elastic_worker_reports_progress_once_a_second_with_the_group_speed(tmp_
     now = 0.5
     worker.progress(2, samples=200, gpus=2)
 
-    assert _status(worker).update == 1
+    assert _read_status(worker).update == 1
 
     now = 2.0
     worker.progress(5, samples=500, gpus=2, global_batch=100, steps=3)
-    status = _status(worker)
+    status = _read_status(worker)
 
     assert (status.global_batch, status.steps) == (100, 3)
-    assert (status.update, status.samples_per_s, status.gpus, status.gen) == (5, 200.0, 2, 3)
+    assert (status.update, status.gpus, status.gen) == (5, 2, 3)
+    assert status.samples_per_s == (500 - 100) / 2
     assert (status.state, status.pid) == (WorkerPhase.RUNNING, os.getpid())
 
     worker.progress(6, samples=600, gpus=4)
-    assert _status(worker).samples_per_s == 0.0, "another size is measured anew"
+    assert _read_status(worker).samples_per_s == 0.0, "the speed of another size is unknown"
 
 
 def test_elastic_worker_report_that_cannot_be_written_raises_nothing(tmp_path):

@@ -67,8 +67,8 @@ def test_written_elastic_messages_leave_no_temporary_files(tmp_path):
         pytest.param({"gen": "seven"}, "`gen` cannot be 'seven'", id="type"),
         pytest.param({"gen": True}, "`gen` cannot be True", id="bool"),
         pytest.param({"store": None}, "`store` cannot be None", id="missing"),
-        pytest.param({"ranks": []}, "only a pause leaves nobody", id="nobody"),
-        pytest.param({"ranks": [1]}, r"must name the workers, not \[1\]", id="numbers"),
+        pytest.param({"ranks": []}, "only a pause leaves nobody", id="no-ranks"),
+        pytest.param({"ranks": [1]}, r"must name the workers, not \[1\]", id="rank-is-no-name"),
         pytest.param({"reason": "whim"}, "`reason` is 'whim'; known are", id="reason"),
     ],
 )

@@ -15,7 +15,7 @@ from ranks import run_ranks
 pytestmark = pytest.mark.torch
 
 
-def equal(actual, expected):
+def are_equal(actual, expected):
     """Return True if all weights and buffers have the same bits."""
     assert actual.keys() == expected.keys()
     return all(np.array_equal(actual[name], expected[name]) for name in actual)
@@ -31,19 +31,19 @@ def training():
 @pytest.fixture(scope="module")
 def single_rank_weights(training, tmp_path_factory):
     """Return weights and buffers after the training of one rank."""
-    from elastic_trainings import elastically
+    from elastic_trainings import train_elastically
 
-    return run_ranks(elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
+    return run_ranks(train_elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
 
 
 def test_weights_of_three_ranks_equal_a_single_rank_bitwise(
     tmp_path, training, single_rank_weights
 ):
-    from elastic_trainings import elastically
+    from elastic_trainings import train_elastically
 
-    rank_weights = run_ranks(elastically, 3, tmp_path / "store", training)
+    rank_weights = run_ranks(train_elastically, 3, tmp_path / "store", training)
 
-    assert all(equal(weights, single_rank_weights) for weights in rank_weights)
+    assert all(are_equal(weights, single_rank_weights) for weights in rank_weights)
 
 
 def test_training_resumed_with_changed_ranks_is_bitwise_equal(
@@ -51,25 +51,27 @@ def test_training_resumed_with_changed_ranks_is_bitwise_equal(
 ):
     from dataclasses import replace
 
-    from elastic_trainings import UPDATES, elastically
+    from elastic_trainings import UPDATES, train_elastically
 
     state, rank_weights = str(tmp_path / "state"), []
-    for ranks, until in [(1, 3), (3, 7), (2, 11), (4, UPDATES)]:
+    for ranks, until in [(1, 3), (3, 7), (2, 11), (4, UPDATES)]:  # stops after update `until`
         partial_training = replace(training, state=state, until=until)
-        rank_weights = run_ranks(elastically, ranks, tmp_path / f"store-{until}", partial_training)
+        rank_weights = run_ranks(
+            train_elastically, ranks, tmp_path / f"store-{until}", partial_training
+        )
 
-    assert equal(rank_weights[0], single_rank_weights)
+    assert are_equal(rank_weights[0], single_rank_weights)
 
 
 def test_weights_of_ranks_that_swap_numbers_and_leave_are_bitwise_equal(
     tmp_path, training, single_rank_weights
 ):
-    from elastic_trainings import replanned
+    from elastic_trainings import train_swapped_ranks
 
-    first, second = run_ranks(replanned, 2, tmp_path / "a", training, str(tmp_path / "b"))
+    first, second = run_ranks(train_swapped_ranks, 2, tmp_path / "a", training, str(tmp_path / "b"))
 
-    assert first is None
-    assert equal(second, single_rank_weights)
+    assert first is None  # the former rank 0 has left
+    assert are_equal(second, single_rank_weights)
 
 
 @given(st.integers(1, 70), st.data())
@@ -100,9 +102,9 @@ def test_gradient_sum_tree_is_the_same_for_any_split_of_the_leaves(leaves, data)
 @pytest.mark.parametrize(
     ("global_batch", "gpu_batch", "workers"),
     [
-        pytest.param(256, 64, 8, id="a-machine-of-eight"),
+        pytest.param(256, 64, 8, id="eight-gpu-machine"),
         pytest.param(256, 8, 32, id="small-devices"),
-        pytest.param(100, 9, 16, id="to-the-next-power-of-two"),
+        pytest.param(100, 9, 16, id="rounded-up-to-a-power-of-two"),
         pytest.param(3, 64, 4, id="few-samples"),
         pytest.param(1, 1, 1, id="one-sample"),
     ],

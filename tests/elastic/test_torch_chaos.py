@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
 
 SCRIPT = Path(__file__).parents[1] / "recorded_training.py"
 PATIENCE_S = 300.0
-ALL_EVENTS = ["resize", "kill a worker", "pause", "resize", "kill the launcher", "kill all workers"]
+EACH_EVENT = ["resize", "kill a worker", "pause", "resize", "kill the launcher", "kill all workers"]
 
 
 class _Chaos:
@@ -149,7 +149,7 @@ class _Chaos:
         eventually(condition, within=PATIENCE_S)
 
 
-def _train_under(events, mode, max_workers, seed, tmp_path):
+def _train_with_events(events, mode, max_workers, seed, tmp_path):
     from elastic_trainings import Training
     from recorded_training import train_calmly
     from training_records import expected_history, read_records, reconcile
@@ -182,15 +182,18 @@ def _assert_same(weights, mode):
 
 
 def test_training_with_resizes_pauses_and_kills_uses_each_sample_once(tmp_path):
-    _assert_same(_train_under(ALL_EVENTS, "exact", 2, 0, tmp_path), "exact")
+    weights = _train_with_events(EACH_EVENT, "exact", max_workers=2, seed=0, tmp_path=tmp_path)
+
+    _assert_same(weights, "exact")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exact", "bitwise"])
 def test_training_with_thirty_random_disruptions_uses_each_sample_once(mode, tmp_path):
-    weighted_events = ["resize"] * 4 + ["kill a worker"] * 3 + ALL_EVENTS
+    weighted_events = ["resize"] * 4 + ["kill a worker"] * 3 + EACH_EVENT
     generator = random.Random(6)
-    events = [generator.choice(weighted_events) for _ in range(30 - len(ALL_EVENTS))] + ALL_EVENTS
+    events = [generator.choice(weighted_events) for _ in range(30 - len(EACH_EVENT))] + EACH_EVENT
     generator.shuffle(events)
 
-    _assert_same(_train_under(events, mode, 3, 6, tmp_path), mode)
+    weights = _train_with_events(events, mode, max_workers=3, seed=6, tmp_path=tmp_path)
+    _assert_same(weights, mode)

@@ -50,10 +50,10 @@ def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(global_batch, gp
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_gradient_of_token_losses_is_weighted_by_tokens_over_all_ranks(reduction, tmp_path):
-    from elastic_gradients import gradient_of_tokens, tokens
+    from elastic_gradients import expected_token_gradient, token_gradient
 
-    expected = gradient_of_tokens()
-    for gradients in run_ranks(tokens, 3, tmp_path / "store", reduction):
+    expected = expected_token_gradient()
+    for gradients in run_ranks(token_gradient, 3, tmp_path / "store", reduction):
         for name, gradient in expected.items():
             error = np.linalg.norm(gradients[name] - gradient) / np.linalg.norm(gradient)
 
@@ -61,16 +61,18 @@ def test_gradient_of_token_losses_is_weighted_by_tokens_over_all_ranks(reduction
 
 
 def test_update_without_tokens_has_a_zero_gradient(tmp_path):
-    from elastic_gradients import empty
+    from elastic_gradients import gradient_without_tokens
 
-    assert all(not gradient.any() for gradient in run_ranks(empty, 1, tmp_path / "s")[0].values())
+    (gradients,) = run_ranks(gradient_without_tokens, 1, tmp_path / "store")
+
+    assert all(not gradient.any() for gradient in gradients.values())
 
 
 def test_gradient_scale_is_the_same_for_all_micro_batches_of_an_update(tmp_path):
-    from elastic_gradients import scaled
+    from elastic_gradients import train_with_scaler
 
-    single_rank = run_ranks(scaled, 1, tmp_path / "one", None)[0]
-    two_ranks = run_ranks(scaled, 2, tmp_path / "two", None)
+    single_rank = run_ranks(train_with_scaler, 1, tmp_path / "one", None)[0]
+    two_ranks = run_ranks(train_with_scaler, 2, tmp_path / "two", None)
 
     assert two_ranks[0] == two_ranks[1]
     assert two_ranks[0].pop("weight") == pytest.approx(single_rank.pop("weight"), rel=1e-6)
@@ -85,9 +87,12 @@ def test_gradient_scale_is_the_same_for_all_micro_batches_of_an_update(tmp_path)
 
 
 def test_infinite_gradient_on_a_single_rank_skips_the_update_on_all_ranks(tmp_path):
-    from elastic_gradients import scaled
+    from elastic_gradients import train_with_scaler
 
+    infinite_sample = 5
+    # Weight and learning rate of the start; half of the scale of 1024.
     skipped = {"weight": [0.5, 0.5], "scale": 512.0, "rate": 0.1, "averaged": 0}
     expected = skipped | {"boundaries": 1, "update": 1}
 
-    assert run_ranks(scaled, 2, tmp_path / "store", 5) == [expected, expected]
+    results = run_ranks(train_with_scaler, 2, tmp_path / "store", infinite_sample)
+    assert results == [expected, expected]

@@ -10,14 +10,14 @@ SAMPLES, GLOBAL_BATCH = 23, 10
 
 
 @pytest.fixture
-def make():
+def make_job():
     """Return a function that makes a job, its loader and its model."""
     import torch
     from torch import nn
 
     from runai.elastic import torch as elastic
 
-    def make(model=None, *, lr=0.1, **options):
+    def make_job(model=None, *, lr=0.1, **options):
         model = model or nn.Linear(2, 1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -27,7 +27,7 @@ def make():
         loader = elastic.DataLoader(torch.utils.data.TensorDataset(x), job=job)
         return job, loader, optimizer
 
-    return make
+    return make_job
 
 
 def train(job, loader, epochs):
@@ -39,21 +39,22 @@ def train(job, loader, epochs):
     return boundaries
 
 
-def test_torch_job_position_and_schedule_count_updates_not_micro_batches(make):
-    job, loader, optimizer = make()
+def test_torch_job_position_and_schedule_count_updates_not_micro_batches(make_job):
+    job, loader, optimizer = make_job()
     positions = []
     job.after_update.append(lambda job: positions.append((job.update, job.epoch)))
     boundaries = train(job, loader, 2)
 
+    # An epoch of 23 samples: twice 10 in three micro-batches, and 3 in one.
     assert boundaries == [False, False, True, False, False, True, True] * 2
     assert positions == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)]
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**6)
 
 
-def test_torch_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tmp_path):
+def test_torch_job_state_loads_with_weights_only_into_a_plain_optimizer(make_job, tmp_path):
     import torch
 
-    job, loader, _ = make()
+    job, loader, _ = make_job()
     train(job, loader, 1)
     torch.save(job.state_dict(), tmp_path / "state")
     saved = torch.load(tmp_path / "state", weights_only=True)
@@ -75,16 +76,16 @@ def test_torch_job_state_loads_with_weights_only_into_a_plain_optimizer(make, tm
     }
 
 
-def test_loaded_torch_job_state_is_not_modified_by_training(make):
+def test_loaded_torch_job_state_is_not_modified_by_training(make_job):
     import copy
 
     import torch
 
-    job, loader, _ = make()
+    job, loader, _ = make_job()
     train(job, loader, 1)
     saved = copy.deepcopy(job.state_dict())
     original = copy.deepcopy(saved)
-    other, loader, _ = make(seed=9)
+    other, loader, _ = make_job(seed=9)
     other.load_state_dict(saved)
     train(other, loader, 3)
 
@@ -94,20 +95,21 @@ def test_loaded_torch_job_state_is_not_modified_by_training(make):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error"),
     [
-        pytest.param({"global_batch": 12}, "the global batch 10, this one has 12", id="G"),
-        pytest.param({"bitwise": True}, "virtual workers None, this one has 8", id="V"),
+        pytest.param({"global_batch": 12}, "the global batch 10, this one has 12", id="batch-size"),
+        pytest.param({"bitwise": True}, "virtual workers None, this one has 8", id="bitwise-mode"),
     ],
 )
-def test_torch_job_state_of_different_settings_is_loaded_only_with_force(make, options, message):
+def test_torch_job_state_of_different_settings_is_loaded_only_with_force(make_job, options, error):
     import torch
 
-    saved = make()[0].state_dict()
+    first_job, *_ = make_job()
+    saved = first_job.state_dict()
     try:
-        job, *_ = make(**options)
+        job, *_ = make_job(**options)
 
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=error):
             job.load_state_dict(saved)
         job.load_state_dict(saved, force=True)
     finally:
@@ -122,11 +124,11 @@ def test_torch_job_state_of_different_settings_is_loaded_only_with_force(make, o
     ],
 )
 def test_loaded_torch_job_state_freezes_or_thaws_parameters_with_a_warning(
-    make, trainable, warning
+    make_job, trainable, warning
 ):
-    job, *_ = make()
+    job, *_ = make_job()
     job.module.requires_grad_(trainable)
-    other, *_ = make()
+    other, *_ = make_job()
     other.module.requires_grad_(not trainable)
 
     with pytest.warns(UserWarning, match=warning):
@@ -147,14 +149,16 @@ def test_optimizer_with_parameters_outside_the_model_is_refused():
         elastic.Job(model, optimizer, global_batch=4, gpu_batch=4)
 
 
-def test_torch_job_refuses_to_load_a_state_that_contains_no_job(make):
+def test_torch_job_refuses_to_load_a_state_that_contains_no_job(make_job):
+    job, *_ = make_job()
+
     with pytest.raises(ValueError, match=r"no job's state: it has \['weights'\], but no `job`"):
-        make()[0].load_state_dict({"weights": 1})
+        job.load_state_dict({"weights": 1})
 
 
-def test_torch_training_is_unchanged_by_a_recovered_failure(make):
-    job, loader, _ = make()
-    undisturbed, undisturbed_loader, _ = make(model=None)
+def test_torch_training_is_unchanged_by_a_recovered_failure(make_job):
+    job, loader, _ = make_job()
+    undisturbed, undisturbed_loader, _ = make_job(model=None)
     undisturbed.module.load_state_dict(job.module.state_dict())
     failures = []
 
@@ -162,11 +166,11 @@ def test_torch_training_is_unchanged_by_a_recovered_failure(make):
         failures.append(str(error))
         return True
 
-    job.on_failure, failing = recover, iter([False, False, False, False, True])
+    job.on_failure, failures_to_inject = recover, iter([False, False, False, False, True])
     for _ in job.epochs(2):
         for (x,) in loader:
             loss = job.model(x).square().mean()
-            if next(failing, False):
+            if next(failures_to_inject, False):  # in the second update
                 loss.backward()  # so that the job's own backward pass finds its graph freed
             job.backward(loss)
             job.step()
@@ -177,9 +181,9 @@ def test_torch_training_is_unchanged_by_a_recovered_failure(make):
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_torch_job_drops_the_gradients_of_an_abandoned_update(make):
-    job, loader, _ = make()
-    undisturbed, undisturbed_loader, _ = make()
+def test_torch_job_drops_the_gradients_of_an_abandoned_update(make_job):
+    job, loader, _ = make_job()
+    undisturbed, undisturbed_loader, _ = make_job()
     undisturbed.module.load_state_dict(job.module.state_dict())
     for (x,) in loader:
         job.backward(job.model(x).square().mean())
@@ -190,8 +194,8 @@ def test_torch_job_drops_the_gradients_of_an_abandoned_update(make):
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_torch_job_error_names_the_omitted_call(make):
-    job, loader, _ = make()
+def test_torch_job_error_names_the_omitted_call(make_job):
+    job, loader, _ = make_job()
     loss = job.model(job.module.weight.detach()).sum()
     with pytest.raises(RuntimeError, match="backward without a batch"):
         job.backward(loss)
@@ -216,25 +220,25 @@ def test_learning_rate_schedule_that_does_not_count_updates_is_refused():
         elastic.Job(model, optimizer, scheduler=scheduler, global_batch=4, gpu_batch=4)  # type: ignore[arg-type]
 
 
-def test_torch_job_with_batch_norm_warns_once(make, monkeypatch):
+def test_torch_job_with_batch_norm_warns_once(make_job, monkeypatch):
     from torch import nn
 
     from runai.elastic.torch import statistics
 
     monkeypatch.setattr(statistics, "_warned", False)
     with pytest.warns(UserWarning, match="depend on the plan"):
-        make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
-    make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
+        make_job(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
+    make_job(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
 
 
-def test_torch_job_with_more_ranks_than_batch_samples_warns(make):
-    job, *_ = make()
+def test_torch_job_with_more_ranks_than_batch_samples_warns(make_job):
+    job, *_ = make_job()
 
     with pytest.warns(UserWarning, match="11 ranks share a global batch of 10: 1 of them"):
         job._publish(0, 11)
 
 
-def test_single_process_feeds_all_devices_of_data_parallel(make):
+def test_single_process_feeds_all_devices_of_data_parallel(make_job):
     import torch
 
     class FourDevices(torch.nn.DataParallel):
@@ -244,7 +248,8 @@ def test_single_process_feeds_all_devices_of_data_parallel(make):
             super().__init__(module)
             self.device_ids = [0, 1, 2, 3]
 
-    job, loader, _ = make(FourDevices(torch.nn.Linear(2, 1)), gpu_batch=2)
+    job, loader, _ = make_job(FourDevices(torch.nn.Linear(2, 1)), gpu_batch=2)
 
-    assert job.plan.micro_batches == ((5, 5),)
-    assert [len(x) for (x,) in [next(iter(loader))]] == [5]
+    assert job.plan.micro_batches == ((5, 5),)  # at most 4 devices * 2 samples
+    (batch,) = next(iter(loader))
+    assert len(batch) == 5

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 RANKS = st.integers(1, 5)
 
 
-def read(reading, dataset, **options):
+def read_update(reading, dataset, **options):
     """Return the samples of a rank's micro-batches of the next update, and the MicroBatches."""
     from runai.elastic import torch as elastic
 
@@ -41,7 +41,7 @@ def read_epoch(dataset, sizes, ranks_of, **options):
         samples: list[int] = []
         for rank in range(ranks):
             reading = Reading(*sizes, rank=rank, ranks=ranks, position=position)
-            batches, micros = read(reading, dataset, **options)
+            batches, micros = read_update(reading, dataset, **options)
             for batch, micro in zip(batches, micros, strict=True):
                 samples += batch if micro.part.size else []
                 assert len(batch) <= sizes[1]
@@ -65,7 +65,8 @@ def test_resized_epoch_reads_each_sample_once_in_the_same_order(size, sizes, ran
     single_rank = read_epoch(dataset, sizes, lambda _: 1)
 
     assert sorted(sample for update in single_rank for sample in update) == list(range(size))
-    assert [len(update) for update in single_rank[:-1]] == [sizes[0]] * (len(single_rank) - 1)
+    global_batch, _ = sizes
+    assert [len(update) for update in single_rank[:-1]] == [global_batch] * (len(single_rank) - 1)
     assert read_epoch(dataset, sizes, lambda update: ranks[update % len(ranks)]) == single_rank
 
 
@@ -74,8 +75,9 @@ def test_resized_epoch_reads_each_sample_once_in_the_same_order(size, sizes, ran
 def test_drop_last_yields_full_updates_at_any_number_of_ranks(kind, ranks):
     import elastic_reading
 
+    global_batch, gpu_batch = 10, 4
     dataset = getattr(elastic_reading, kind)(23)
-    updates = read_epoch(dataset, (10, 4), lambda _: ranks, drop_last=True)
+    updates = read_epoch(dataset, (global_batch, gpu_batch), lambda _: ranks, drop_last=True)
 
     assert [len(update) for update in updates] == [10, 10]
 
@@ -93,17 +95,16 @@ def test_sample_order_differs_by_epoch_and_seed():
 
 @pytest.mark.parametrize("kind", ["Randomized", "RandomStream"])
 def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kind, tmp_path):
-    from elastic_reading import loaded
+    from elastic_reading import SAMPLES, load_epoch
 
-    single_rank = run_ranks(loaded, 1, tmp_path / "a", kind, 1, 0)[0]
-    with_two = run_ranks(loaded, 1, tmp_path / "b", kind, 1, 2)[0]
-    three_ranks = run_ranks(loaded, 1, tmp_path / "c", kind, 3, 2)[0]
+    single_rank = run_ranks(load_epoch, 1, tmp_path / "a", kind, 1, 0)[0]
+    two_processes = run_ranks(load_epoch, 1, tmp_path / "b", kind, 1, 2)[0]
+    three_ranks = run_ranks(load_epoch, 1, tmp_path / "c", kind, 3, 2)[0]
 
-    assert len(single_rank) == 46
-    assert (
-        len({numbers for _, *numbers in map(tuple, single_rank) for numbers in numbers}) == 46 * 3
-    )
-    assert with_two == single_rank
+    random_numbers = {number for _, *numbers in single_rank for number in numbers}
+    assert len(single_rank) == SAMPLES
+    assert len(random_numbers) == 3 * SAMPLES  # each sample draws from three generators
+    assert two_processes == single_rank
     assert three_ranks == single_rank
 
 
@@ -120,23 +121,23 @@ def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kin
     ],
 )
 def test_data_set_divided_by_loading_process_yields_all_samples(kind, processes, ranks, tmp_path):
-    from elastic_reading import loaded
+    from elastic_reading import SAMPLES, load_epoch
 
-    samples = run_ranks(loaded, 1, tmp_path / "store", kind, ranks, processes)[0]
+    samples = run_ranks(load_epoch, 1, tmp_path / "store", kind, ranks, processes)[0]
 
-    assert sorted(samples) == list(range(46))
-    assert kind == "Opened" or samples == list(range(46))
+    assert sorted(samples) == list(range(SAMPLES))
+    assert kind == "Opened" or samples == list(range(SAMPLES))
 
 
 def test_sample_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path):
-    from elastic_reading import loaded
+    from elastic_reading import SAMPLES, load_epoch
 
     orders = [
-        run_ranks(loaded, 1, tmp_path / str(n), "ShuffledByWorkerSeed", ranks, processes)[0]
+        run_ranks(load_epoch, 1, tmp_path / str(n), "ShuffledByWorkerSeed", ranks, processes)[0]
         for n, (ranks, processes) in enumerate([(1, 1), (1, 3), (3, 2)])
     ]
 
-    assert sorted(orders[0]) == list(range(46))
+    assert sorted(orders[0]) == list(range(SAMPLES))
     assert orders == [orders[0]] * 3
 
 
@@ -151,12 +152,12 @@ def test_sample_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tm
     ],
 )
 def test_data_set_that_divides_itself_by_rank_is_refused(kind, size, message, processes, tmp_path):
-    from elastic_trainings import refused
+    from elastic_trainings import refusal_of
 
-    messages = run_ranks(refused, 2, tmp_path / "store", kind, size, processes)
+    messages = run_ranks(refusal_of, 2, tmp_path / "store", kind, size, processes)
 
-    assert all(message in sentence for sentence in messages), messages
-    assert all(bool(sentence) == bool(message) for sentence in messages), messages
+    assert all(message in actual for actual in messages), messages
+    assert all(bool(actual) == bool(message) for actual in messages), messages
 
 
 @pytest.mark.parametrize("name", ["batch_size", "sampler", "batch_sampler", "generator"])
@@ -172,7 +173,7 @@ def test_data_set_without_a_whole_update_is_an_error():
     from elastic_reading import Indexed, Reading
 
     with pytest.raises(ValueError, match="A data set of 3 samples has no update of 10"):
-        read(Reading(10, 4), Indexed(3), drop_last=True)
+        read_update(Reading(10, 4), Indexed(3), drop_last=True)
 
 
 @pytest.mark.parametrize("bitwise", [False, True])
@@ -183,10 +184,10 @@ def test_pickled_division_of_a_data_set_is_small_and_equal(bitwise):
     from runai.elastic.torch.virtual_workers import SliceDivision
 
     division = SliceDivision(8, 1, 3) if bitwise else RankDivision(4, 1, 3)
-    sent = pickle.dumps(division)
+    pickled = pickle.dumps(division)
 
-    assert len(sent) < 200
-    assert pickle.loads(sent).parts(23) == division.parts(23)
+    assert len(pickled) < 200
+    assert pickle.loads(pickled).parts(23) == division.parts(23)
 
 
 def test_elastic_data_loader_length_is_the_number_of_remaining_micro_batches():
@@ -194,26 +195,27 @@ def test_elastic_data_loader_length_is_the_number_of_remaining_micro_batches():
     from runai.elastic import torch as elastic
     from runai.elastic.torch.loading.position import Position
 
-    reading = Reading(10, 4, position=Position(0, 10, 1))
+    reading = Reading(10, 4, position=Position(epoch=0, samples=10, update=1))
 
+    # Of 13 samples, 10 are in three micro-batches of at most 4, and 3 are in one.
     assert len(elastic.DataLoader(Indexed(23), job=reading)) == 3 + 1
 
 
 @pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
 def test_loading_process_survives_sigterm_while_its_parent_trains(kind, tmp_path):
-    from elastic_reading import loaded_after_sigterm
+    from elastic_reading import SAMPLES, load_epoch_after_sigterm
 
-    samples, exit_codes = run_ranks(loaded_after_sigterm, 1, tmp_path / "store", kind)[0]
+    samples, exit_codes = run_ranks(load_epoch_after_sigterm, 1, tmp_path / "store", kind)[0]
 
-    assert sorted(samples) == list(range(46))
+    assert sorted(samples) == list(range(SAMPLES))
     assert exit_codes == [0, 0]
 
 
 def test_stuck_loading_process_does_not_hang_the_end_of_the_script():
     program = "from elastic_reading import break_out_of_stuck_loading as run; run()"
     tests = Path(__file__).parents[1]
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tests
     )
 
-    assert ended.stdout == "broke\n"
+    assert completed.stdout == "broke\n"

@@ -71,7 +71,9 @@ def test_elastic_init_without_a_gpu_plans_for_a_single_processor(init, monkeypat
         pytest.param((256, 64, 0), ValueError, "gpus must be at least 1, not 0", id="no-gpus"),
         pytest.param((0, 64, 1), ValueError, "global batch size must be at least 1", id="empty"),
         pytest.param((256, "64", 1), TypeError, "must be an integer, not '64'", id="text"),
-        pytest.param((256, 64, 3), ValueError, "gpus=3 cannot be shared among 2", id="share"),
+        pytest.param(
+            (256, 64, 3), ValueError, "gpus=3 cannot be shared among 2", id="not-divisible"
+        ),
     ],
 )
 def test_elastic_init_refuses_invalid_batch_sizes_and_gpu_counts(

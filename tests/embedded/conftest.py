@@ -62,7 +62,7 @@ async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
 
 @pytest.fixture
 async def proxy(proxies: CaddyProxies, upstream: Upstream) -> CaddyProxy:
-    proxy = await proxies.started(public_url=f"http://127.0.0.1:{free_port()}")
+    proxy = await proxies.start(public_url=f"http://127.0.0.1:{free_port()}")
     await proxy.add_route(PREFIX, upstream.url, {"user": "ana", "server_name": ""})
     return proxy
 

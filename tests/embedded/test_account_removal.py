@@ -21,7 +21,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.hub]
 
-SERVICE = "/services/runai/"
+SERVICE_PATH = "/services/runai/"
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def accounts(platform: HubPlatform) -> Iterator[Accounts]:
 
 def status_by_token(platform: HubPlatform, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}"}
-    url = platform.http.base_url.join(f"{SERVICE}api/v1/whoami")
+    url = platform.http.base_url.join(f"{SERVICE_PATH}api/v1/whoami")
     return httpx.get(url, headers=headers, timeout=60).status_code
 
 
 def status_by_cookie(browser: httpx.Client) -> int:
-    return browser.get(f"{SERVICE}api/v1/whoami").status_code
+    return browser.get(f"{SERVICE_PATH}api/v1/whoami").status_code
 
 
 def is_in_hub(platform: HubPlatform, user: str) -> bool:
@@ -47,7 +47,7 @@ def is_in_hub(platform: HubPlatform, user: str) -> bool:
 
 
 def client_of(platform: HubPlatform, token: str) -> Client:
-    return Client(f"{platform.http.base_url}{SERVICE}", token)
+    return Client(f"{platform.http.base_url}{SERVICE_PATH}", token)
 
 
 def submit_job(platform: HubPlatform, token: str) -> str:
@@ -63,13 +63,13 @@ def job_state(platform: HubPlatform, job: str) -> str:
 
 
 @contextmanager
-def reading(platform: HubPlatform, token: str) -> Iterator[threading.Event]:
+def reading_events(platform: HubPlatform, token: str) -> Iterator[threading.Event]:
     """Read the stream of events; the event is set when the service ends it."""
     began, over = threading.Event(), threading.Event()
 
     def read() -> None:
         headers = {"Authorization": f"Bearer {token}"}
-        url = platform.http.base_url.join(f"{SERVICE}api/v1/events")
+        url = platform.http.base_url.join(f"{SERVICE_PATH}api/v1/events")
         with suppress(httpx.HTTPError), httpx.stream("GET", url, headers=headers, timeout=60) as s:
             for _ in s.iter_raw():
                 began.set()
@@ -84,20 +84,17 @@ def test_removed_account_loses_streams_tokens_and_a_hanging_server(
     platform: HubPlatform, accounts: Accounts
 ):
     with platform.browser("dan") as browser:
-        browser.get(SERVICE)
+        browser.get(SERVICE_PATH)
         platform.start_server("dan")
         server = psutil.Process(platform.pid("dan"))
-        own_file = DataDirectory(platform.data_dir).users / "dan" / "kept"
-        own_file.write_text("kept")
+        home_file = DataDirectory(platform.data_dir).users / "dan" / "kept"
+        home_file.write_text("kept")
         token, anas_token = platform.token("dan"), platform.token("ana")
         job, anas_job = submit_job(platform, token), submit_job(platform, anas_token)
         eventually(lambda: job_state(platform, job) == "running")
-        with reading(platform, token) as stream_is_over:
-            before = (
-                status_by_token(platform, token),
-                status_by_cookie(browser),
-                stream_is_over.is_set(),
-            )
+        with reading_events(platform, token) as stream_is_over:
+            statuses_before = (status_by_token(platform, token), status_by_cookie(browser))
+            stream_was_over_before = stream_is_over.is_set()
             server.send_signal(signal.SIGSTOP)  # ignores requests to stop
             accounts.remove("dan")
             eventually(lambda: job_state(platform, job) == "suspended", what="the job is suspended")
@@ -108,12 +105,13 @@ def test_removed_account_loses_streams_tokens_and_a_hanging_server(
     eventually(lambda: not is_in_hub(platform, "dan"), what="the hub has no such user")
     eventually(lambda: not accounts.pending_removals(), what="the removal is done")
 
-    assert before == (200, 200, False)
+    assert statuses_before == (200, 200)
+    assert not stream_was_over_before
     assert suspended_before_the_server_stopped
     assert not server.is_running()
     assert status_by_token(platform, anas_token) == 200
     assert job_state(platform, anas_job) == "running"
-    assert own_file.read_text() == "kept"
+    assert home_file.read_text() == "kept"
     log = DataDirectory(platform.data_dir).hub_log.read_text()
     assert log.count("What removed user dan has open cannot be ended yet") == 1
     assert "User dan was removed: tokens, servers and hub user are gone, jobs are suspended." in log
@@ -122,8 +120,8 @@ def test_removed_account_loses_streams_tokens_and_a_hanging_server(
         accounts.add("dan", PASSWORD)
     accounts.add("dan", PASSWORD, same_person=True)
     with platform.browser("dan") as browser:
-        browser.get(SERVICE)
-        detail = browser.get(f"{SERVICE}api/v1/workloads/{job}").json()
+        browser.get(SERVICE_PATH)
+        detail = browser.get(f"{SERVICE_PATH}api/v1/workloads/{job}").json()
         assert (detail["user"], detail["manageable"], detail["state"]) == ("dan", True, "suspended")
     assert status_by_token(platform, token) == 401
 
@@ -157,5 +155,5 @@ def test_account_added_again_right_after_removal_loses_its_old_tokens(
 
     assert before == 200
     with platform.browser("fay") as browser:
-        browser.get(SERVICE)
+        browser.get(SERVICE_PATH)
         assert status_by_cookie(browser) == 200

@@ -48,7 +48,7 @@ class Rounds:
         self.accounts = accounts
         self.service = FakeService()
         self.user_exists = True
-        self.refuses = False
+        self.hub_refuses = False
         self.now = 0.0
         self._next = asyncio.Condition()
         hub = httpx.AsyncClient(
@@ -79,7 +79,7 @@ class Rounds:
             return httpx.Response(200, json={"api_tokens": []})
         if request.method == "GET":
             return httpx.Response(200, json={"name": "ana", "servers": {}})
-        if self.refuses:
+        if self.hub_refuses:
             return httpx.Response(500)
         self.user_exists = False
         return httpx.Response(204)
@@ -93,11 +93,11 @@ async def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     accounts = Accounts(directory)
     accounts.add("ana", PASSWORD)
     rounds = Rounds(accounts)
-    running = asyncio.create_task(rounds.removal.run())
+    removal_task = asyncio.create_task(rounds.removal.run())
     yield rounds
-    running.cancel()
+    removal_task.cancel()
     with suppress(asyncio.CancelledError):
-        await running
+        await removal_task
 
 
 async def run_rounds_until(
@@ -147,7 +147,8 @@ async def test_hub_user_of_a_removed_account_is_deleted_while_the_service_is_dow
     rounds.service.is_down = False
     await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
 
-    assert (deleted, pending) == (True, {"ana"})
+    assert deleted
+    assert pending == {"ana"}
     assert rounds.service.states["vision/job"] == "suspended"
     [warning] = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warning == (
@@ -159,11 +160,11 @@ async def test_hub_user_of_a_removed_account_is_deleted_while_the_service_is_dow
 async def test_jobs_of_a_removed_account_are_suspended_while_the_hub_refuses_requests(
     rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ):
-    rounds.refuses = True
+    rounds.hub_refuses = True
     rounds.accounts.remove("ana")
     await run_rounds_until(rounds, lambda: rounds.now > 10 * RETRY_INTERVAL_S, eventually_async)
     pending = set(rounds.accounts.pending_removals())
-    rounds.refuses = False
+    rounds.hub_refuses = False
     await run_rounds_until(rounds, lambda: not rounds.accounts.pending_removals(), eventually_async)
 
     assert pending == {"ana"}

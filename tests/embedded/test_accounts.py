@@ -155,7 +155,7 @@ def test_removed_user_name_is_added_again_for_the_same_person(accounts: Accounts
     assert not accounts.all()["carol"].admin
 
 
-REMOVALS = {
+REMOVAL_STEPS = {
     "removed": (["remove"], True),
     "removed and ended": (["remove", "end"], False),
     "added again before it was ended": (["remove", "add"], True),
@@ -166,9 +166,9 @@ REMOVALS = {
 
 
 @pytest.mark.usefixtures("quick_hashes")
-@pytest.mark.parametrize(("steps", "to_end"), REMOVALS.values(), ids=REMOVALS)
+@pytest.mark.parametrize(("steps", "is_pending"), REMOVAL_STEPS.values(), ids=REMOVAL_STEPS)
 def test_open_logins_of_a_removed_account_are_pending_to_end_until_ended_once(
-    directory: DataDirectory, steps: list[str], to_end: bool
+    directory: DataDirectory, steps: list[str], is_pending: bool
 ):
     Accounts(directory).add("carol", PASSWORD)
     removals: list[Removal] = []
@@ -182,7 +182,7 @@ def test_open_logins_of_a_removed_account_are_pending_to_end_until_ended_once(
         else:
             accounts.record_completed("carol", removals[0 if step == "end first" else -1])
 
-    assert ("carol" in Accounts(directory).pending_removals()) == to_end
+    assert ("carol" in Accounts(directory).pending_removals()) == is_pending
 
 
 def test_removed_first_accounts_are_not_added_again(accounts: Accounts):
@@ -258,10 +258,10 @@ def test_password_hash_is_slow_and_salted(directory: DataDirectory):
 
 
 @contextmanager
-def limited_file_size(size: int) -> Iterator[None]:
+def limited_file_size(max_bytes: int) -> Iterator[None]:
     """Let the kernel refuse files that are longer, as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
     try:
         yield
     finally:
@@ -272,7 +272,7 @@ def files_of(directory: DataDirectory) -> dict[str, str]:
     return {path.name: path.read_text() for path in directory.secrets.iterdir()}
 
 
-@pytest.mark.parametrize("size", [0, 200], ids=["no room", "room for passwords.txt alone"])
+@pytest.mark.parametrize("max_bytes", [0, 200], ids=["no room", "room for passwords.txt alone"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -287,13 +287,13 @@ def test_account_change_on_a_full_disk_changes_nothing(
     accounts: Accounts,
     directory: DataDirectory,
     change: Callable[[Accounts], object],
-    size: int,
+    max_bytes: int,
 ):
     passwords = accounts.make_first()
     before = files_of(directory)
 
     with (
-        limited_file_size(size),
+        limited_file_size(max_bytes),
         pytest.raises(Unavailable, match="could not be changed: File too large"),
     ):
         change(accounts)
@@ -302,11 +302,11 @@ def test_account_change_on_a_full_disk_changes_nothing(
     assert all(accounts.check(name, password) for name, password in passwords.items())
 
 
-@pytest.mark.parametrize("size", [0, 200])
+@pytest.mark.parametrize("max_bytes", [0, 200], ids=["no room", "room for passwords.txt alone"])
 def test_first_accounts_are_added_at_the_next_start_after_a_full_disk(
-    accounts: Accounts, directory: DataDirectory, size: int
+    accounts: Accounts, directory: DataDirectory, max_bytes: int
 ):
-    with limited_file_size(size), pytest.raises(Unavailable):
+    with limited_file_size(max_bytes), pytest.raises(Unavailable):
         accounts.make_first()
 
     passwords = accounts.make_first()

@@ -81,11 +81,11 @@ def test_dropped_platform_settings_are_restored_and_foreign_spawner_is_reported(
         assert f"leaves out what the platform needs: added {addition}" in log
 
 
-def _output_of_refused_start(place: Path, file: str) -> str:
-    """Return what a start says that this admin's file ends."""
-    (place / "jupyterhub_config.py").write_text(file)
-    place.chmod(0o700)
-    start = ["-m", "runai.embedded", "--port", str(free_port()), "--data-dir", str(place)]
+def _output_of_refused_start(data_dir: Path, config: str) -> str:
+    """Return the output of a start that this admin's file ends."""
+    (data_dir / "jupyterhub_config.py").write_text(config)
+    data_dir.chmod(0o700)
+    start = ["-m", "runai.embedded", "--port", str(free_port()), "--data-dir", str(data_dir)]
     refused = subprocess.run(
         [sys.executable, *start, "--simulate", "1"],
         capture_output=True,

@@ -50,7 +50,7 @@ async def log_in(authenticator: AccountsAuthenticator, name: str, password: str)
     return await authenticator.get_authenticated_user(None, data)
 
 
-async def guess(authenticator: AccountsAuthenticator, name: str, times: int) -> None:
+async def try_wrong_passwords(authenticator: AccountsAuthenticator, name: str, times: int) -> None:
     """Count wrong passwords without the time of hashing."""
 
     async def wrong() -> None:
@@ -64,9 +64,9 @@ async def guess(authenticator: AccountsAuthenticator, name: str, times: int) -> 
 async def test_account_logs_in_with_its_password(
     authenticator: AccountsAuthenticator, name: str, admin: bool | None
 ):
-    entered = await log_in(authenticator, name, PASSWORD)
+    login = await log_in(authenticator, name, PASSWORD)
 
-    assert (entered["name"], entered["admin"]) == (name.lower(), admin)
+    assert (login["name"], login["admin"]) == (name.lower(), admin)
 
 
 async def test_authenticator_refuses_a_wrong_password(authenticator: AccountsAuthenticator):
@@ -89,7 +89,8 @@ async def test_refresh_fails_after_the_account_is_removed(
     before = await authenticator.refresh_user(ana)
     accounts.remove("ana")
 
-    assert (before, await authenticator.refresh_user(ana)) == (True, False)
+    assert before is True
+    assert await authenticator.refresh_user(ana) is False
 
 
 async def test_login_with_an_unknown_name_costs_the_same_hash_as_with_a_known_name(
@@ -97,18 +98,18 @@ async def test_login_with_an_unknown_name_costs_the_same_hash_as_with_a_known_na
 ):
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 2**14)
     accounts.set_password("ana", PASSWORD)
-    hashed: list[tuple[int, int]] = []
+    hash_costs: list[tuple[int, int]] = []
     scrypt = hashlib.scrypt
 
     def recording_scrypt(password: bytes, *, n: int, r: int, **rest: Any) -> bytes:
-        hashed.append((n, r))
+        hash_costs.append((n, r))
         return scrypt(password, n=n, r=r, **rest)
 
     monkeypatch.setattr(hashlib, "scrypt", recording_scrypt)
     await log_in(authenticator, "ana", "wrong")
     await log_in(authenticator, "bo", "wrong")
 
-    assert hashed == [(2**14, 8)] * 2
+    assert hash_costs == [(2**14, 8)] * 2
 
 
 async def test_excess_concurrent_logins_get_429_with_retry_after(
@@ -131,8 +132,8 @@ async def test_guessed_account_is_listed_for_admins_and_owner_can_still_log_in(
     authenticator: AccountsAuthenticator,
 ):
     before = authenticator.note_for_admins()
-    await guess(authenticator, "ana", MAX_WRONG)
-    await guess(authenticator, "<b>nobody", MAX_WRONG)
+    await try_wrong_passwords(authenticator, "ana", MAX_WRONG)
+    await try_wrong_passwords(authenticator, "<b>nobody", MAX_WRONG)
 
     assert before == ""
     assert "Many wrong passwords within the last hour for: ana." in authenticator.note_for_admins()
@@ -140,7 +141,7 @@ async def test_guessed_account_is_listed_for_admins_and_owner_can_still_log_in(
 
 
 @pytest.mark.parametrize(
-    ("user", "reads"),
+    ("user", "is_visible"),
     [
         pytest.param(None, False, id="login page"),
         pytest.param(SimpleNamespace(admin=False), False, id="member"),
@@ -148,18 +149,18 @@ async def test_guessed_account_is_listed_for_admins_and_owner_can_still_log_in(
     ],
 )
 async def test_hub_pages_display_the_password_guessing_warning_only_to_admins(
-    authenticator: AccountsAuthenticator, user: object, reads: bool
+    authenticator: AccountsAuthenticator, user: object, is_visible: bool
 ):
-    await guess(authenticator, "ana", MAX_WRONG)
+    await try_wrong_passwords(authenticator, "ana", MAX_WRONG)
     hub: Any = SimpleNamespace(authenticator=authenticator)
 
-    assert bool(EmbeddedHub._note_for_admins(hub, user)) == reads
+    assert bool(EmbeddedHub._note_for_admins(hub, user)) == is_visible
 
 
 async def test_no_password_reaches_the_log(
     authenticator: AccountsAuthenticator, caplog: pytest.LogCaptureFixture
 ):
-    await guess(authenticator, "ana", MAX_WRONG - 1)
+    await try_wrong_passwords(authenticator, "ana", MAX_WRONG - 1)
     with caplog.at_level(logging.DEBUG):
         await log_in(authenticator, "ana", "a-tried-password")
 
@@ -174,7 +175,7 @@ async def test_no_password_reaches_the_log(
         lambda hub: hub.refresh_user(SimpleNamespace(name="ana")),
         lambda hub: asyncio.to_thread(hub.check_allowed, "ana"),
     ],
-    ids=["a login", "a page", "a token"],
+    ids=["login", "page", "token"],
 )
 async def test_unreadable_accounts_file_makes_logins_503_and_is_noted_for_admins(
     authenticator: AccountsAuthenticator,

@@ -21,16 +21,16 @@ from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.sqlite.files import invalid_reason
 from runai.hub_service.wire.errors import Unavailable
 
-SECOND = "2030-01-02T03-04-05"
+BACKUP_TIME = "2030-01-02T03-04-05"
 
 
 @pytest.fixture
 def platform(tmp_path: Path, monkeypatch) -> DataDirectory:
-    """Return a platform in a second that does not end."""
+    """Return a platform whose clock stands still."""
     directory = DataDirectory(tmp_path / "data")
     directory.prepare(system_users=False)
     SqliteStore(directory.root / "cluster.sqlite").close()
-    monkeypatch.setattr(time, "strftime", lambda _: SECOND)
+    monkeypatch.setattr(time, "strftime", lambda _: BACKUP_TIME)
     return directory
 
 
@@ -38,7 +38,7 @@ def test_concurrent_backups_get_distinct_complete_folders(platform):
     with ThreadPoolExecutor(8) as pool:
         backups = list(pool.map(lambda _: back_up(platform), range(8)))
 
-    names = {f"runai-{SECOND}", *(f"runai-{SECOND}+{number}" for number in range(2, 9))}
+    names = {f"runai-{BACKUP_TIME}", *(f"runai-{BACKUP_TIME}+{number}" for number in range(2, 9))}
     assert {path.name for path in backups} == names
     assert {path.name for path in (platform.root / "backups").iterdir()} == names
     for path in backups:
@@ -49,7 +49,7 @@ def test_concurrent_backups_get_distinct_complete_folders(platform):
 
 def test_failed_backup_leaves_partial_folders_of_other_backups(platform):
     folder = platform.root / "backups"
-    other_partial = folder / f".runai-{SECOND}-0123abcd.partial"
+    other_partial = folder / f".runai-{BACKUP_TIME}-0123abcd.partial"
     other_partial.mkdir(parents=True)
     (platform.root / "cluster.sqlite").write_bytes(b"no database" * 1000)
 
@@ -95,7 +95,7 @@ def test_unwritable_backup_folder_is_named_in_the_error(platform, tmp_path):
         back_up(platform, tmp_path / "file/x")
 
 
-@pytest.mark.parametrize("system_users", [True, False], ids=["for accounts", "private"])
+@pytest.mark.parametrize("system_users", [True, False], ids=["Unix accounts", "private"])
 def test_restore_preserves_directory_permissions(platform, system_users):
     platform.prepare(system_users=system_users)
     before = platform.root.stat().st_mode
@@ -131,26 +131,26 @@ def add_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        pytest.param("backup.json", replace_with_pipe, id="manifest a pipe"),
-        pytest.param("backup.json", replace_with_link, id="manifest a link"),
-        pytest.param("cluster.sqlite", replace_with_pipe, id="database a pipe"),
-        pytest.param("cluster.sqlite", replace_with_link, id="database a link"),
-        pytest.param("secrets", replace_with_link, id="secrets a link"),
-        pytest.param("secrets", add_linked_file, id="secret a link"),
-        pytest.param("secrets", add_linked_folder, id="folder of secrets a link"),
-        pytest.param("secrets", add_pipe, id="secret a pipe"),
+        pytest.param("backup.json", replace_with_pipe, id="manifest is a pipe"),
+        pytest.param("backup.json", replace_with_link, id="manifest is a link"),
+        pytest.param("cluster.sqlite", replace_with_pipe, id="database is a pipe"),
+        pytest.param("cluster.sqlite", replace_with_link, id="database is a link"),
+        pytest.param("secrets", replace_with_link, id="folder of secrets is a link"),
+        pytest.param("secrets", add_linked_file, id="secret is a link"),
+        pytest.param("secrets", add_linked_folder, id="folder among secrets is a link"),
+        pytest.param("secrets", add_pipe, id="secret is a pipe"),
     ],
 )
 def test_restore_takes_regular_files_only(platform, name, change):
     backup = back_up(platform)
     secret = (platform.secrets / "hub_token").read_text()
     change(backup / name)
-    (platform.secrets / "hub_token").write_text("of today")
+    (platform.secrets / "hub_token").write_text("new secret")
 
     with pytest.raises(Unavailable, match=f"{name}.* is no regular file"):
         restore(platform, backup)
 
-    assert (platform.secrets / "hub_token").read_text() == "of today"
+    assert (platform.secrets / "hub_token").read_text() == "new secret"
     (platform.secrets / "hub_token").write_text(secret)
     assert not list(platform.root.glob("before-restore-*"))
 

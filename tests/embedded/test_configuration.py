@@ -34,11 +34,11 @@ def config(directory: DataDirectory) -> Any:
 
 
 def complete_config(
-    settings: Settings, directory: DataDirectory, chosen: dict[str, Any] | None = None
+    settings: Settings, directory: DataDirectory, admin_settings: dict[str, Any] | None = None
 ):
     """Return the configuration as the hub completes it, with an admin's own settings."""
     config: Any = configuration(settings, directory)
-    config.JupyterHub.update(chosen or {})
+    config.JupyterHub.update(admin_settings or {})
     config.merge(at_address(public_address(settings, config.JupyterHub), config))
     return config
 
@@ -163,12 +163,12 @@ def test_shared_secret_of_spawner_and_service_is_not_passed_to_sessions(
 def test_sessions_reach_the_service_directly_under_the_base_url(
     directory: DataDirectory, prefix: str
 ):
-    chosen = {"base_url": prefix, "ip": "0.0.0.0", "ssl_cert": "cert.pem"}
-    config = complete_config(Settings(directory.root), directory, chosen)
+    admin_settings = {"base_url": prefix, "ip": "0.0.0.0", "ssl_cert": "cert.pem"}
+    config = complete_config(Settings(directory.root), directory, admin_settings)
 
-    service = f"{service_of(config)['url']}{prefix}services/runai/"
-    assert config.RunaiLocalSpawner.service_url == service
-    assert service.startswith("http://127.0.0.1:")
+    service_url = f"{service_of(config)['url']}{prefix}services/runai/"
+    assert config.RunaiLocalSpawner.service_url == service_url
+    assert service_url.startswith("http://127.0.0.1:")
     assert "api_url" not in config.RunaiLocalSpawner
 
 
@@ -180,27 +180,30 @@ def test_service_environment_contains_the_simulated_gpu_count(config: Any):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "host"),
+    ("admin_settings", "host"),
     [
-        pytest.param({}, "127.0.0.1", id="this machine"),
-        pytest.param({"ip": "10.1.2.3"}, "10.1.2.3", id="address"),
+        pytest.param({}, "127.0.0.1", id="loopback"),
+        pytest.param({"ip": "10.1.2.3"}, "10.1.2.3", id="one address"),
         pytest.param({"ip": "fd00::1"}, "fd00::1", id="IPv6"),
         pytest.param({"ip": ""}, socket.gethostname(), id="every address"),
-        pytest.param({"public_url": "https://Gpu.example.org/"}, "gpu.example.org", id="name"),
+        pytest.param({"public_url": "https://Gpu.example.org/"}, "gpu.example.org", id="URL"),
         pytest.param({"subdomain_host": "https://hub.org:8443"}, "hub.org", id="subdomains"),
     ],
 )
 def test_proxy_environment_variables_are_passed_on_and_no_proxy_includes_the_hub(
-    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any], host: str
+    directory: DataDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    admin_settings: dict[str, Any],
+    host: str,
 ):
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "a.org")
-    config = complete_config(Settings(directory.root), directory, chosen)
+    config = complete_config(Settings(directory.root), directory, admin_settings)
 
-    for passed in (config.RunaiLocalSpawner.shell_environment, service_of(config)["environment"]):
-        assert passed["https_proxy"] == "http://proxy:3128"
-        direct = passed["no_proxy"].split(",")
-        assert direct == [*dict.fromkeys(["a.org", "127.0.0.1", "localhost", "::1", host])]
+    for environ in (config.RunaiLocalSpawner.shell_environment, service_of(config)["environment"]):
+        assert environ["https_proxy"] == "http://proxy:3128"
+        unproxied_hosts = environ["no_proxy"].split(",")
+        assert unproxied_hosts == [*dict.fromkeys(["a.org", "127.0.0.1", "localhost", "::1", host])]
 
 
 def test_admins_config_file_overrides_shell_environment(
@@ -208,13 +211,13 @@ def test_admins_config_file_overrides_shell_environment(
 ):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
-    own = {"TZ": "UTC", "HTTP_PROXY": "http://other:3128"}
-    services = [{"name": "runai", "url": "http://127.0.0.1:1", "environment": own}]
+    admin_environment = {"TZ": "UTC", "HTTP_PROXY": "http://other:3128"}
+    services = [{"name": "runai", "url": "http://127.0.0.1:1", "environment": admin_environment}]
     service = service_of(
         complete_config(Settings(directory.root), directory, {"services": services})
     )
 
-    assert own.items() <= service["environment"].items()
+    assert admin_environment.items() <= service["environment"].items()
     assert "http_proxy" not in service["environment"]
 
 

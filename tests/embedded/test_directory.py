@@ -102,15 +102,15 @@ def test_data_directory_lock_is_inherited_by_the_executed_program(directory: Dat
 
 def test_stable_port_changes_only_if_the_port_is_taken(directory: DataDirectory):
     port = directory.stable_port("hub")
-    again = directory.stable_port("hub")
+    second_port = directory.stable_port("hub")
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
-        moved = directory.stable_port("hub")
+        new_port = directory.stable_port("hub")
 
-    assert again == port
-    assert moved != port
-    assert directory.stable_port("hub") == moved
+    assert second_port == port
+    assert new_port != port
+    assert directory.stable_port("hub") == new_port
 
 
 @pytest.mark.parametrize("text", [b"", b"0", b"99999", b"8" * 5000, b"\xff\xfe", b"-1", b"80 80"])
@@ -170,7 +170,7 @@ def modes(directory: DataDirectory) -> dict[Path, int]:
     return {path: mode(path) for path in [directory.root, *directory.root.rglob("*")]}
 
 
-TRUSTED = (
+TRUSTED_PATHS = (
     ".",
     "jupyterhub_config.py",
     "projects.yaml",
@@ -181,14 +181,14 @@ TRUSTED = (
     "secrets",
     "secrets/hub_token",
 )
-OPENED = list(zip(TRUSTED, cycle([0o020, 0o002]), strict=False))
+WRITABLE_PATHS = list(zip(TRUSTED_PATHS, cycle([0o020, 0o002]), strict=False))
 """Every trusted path, made writable by its group or by all accounts, in turn."""
 
 
 @needs_root
 @pytest.mark.parametrize(
     ("path", "uid", "owner"),
-    [*((path, 0, OTHER_UID) for path in TRUSTED), ("json.py", OTHER_UID, OTHER_UID + 1)],
+    [*((path, 0, OTHER_UID) for path in TRUSTED_PATHS), ("json.py", OTHER_UID, OTHER_UID + 1)],
 )
 def test_platform_files_of_a_foreign_owner_are_refused_without_changes(
     folder: Path, path: str, uid: int, owner: int
@@ -227,28 +227,28 @@ def test_platform_files_owned_by_root_or_the_platforms_account_are_accepted(fold
         assert directory.restrict_permissions() == []
 
 
-@pytest.mark.parametrize(("path", "bit"), OPENED)
+@pytest.mark.parametrize(("path", "write_bit"), WRITABLE_PATHS)
 def test_user_platform_removes_write_permission_of_other_accounts_from_its_files(
-    folder: Path, path: str, bit: int
+    folder: Path, path: str, write_bit: int
 ):
     uid = os.geteuid() or OTHER_UID
     directory = platform_of(uid, folder)
     writable_path = directory.root / path
-    writable_path.chmod(mode(writable_path) | bit)
+    writable_path.chmod(mode(writable_path) | write_bit)
     with running_as(uid):
-        closed = directory.restrict_permissions()
+        restricted_paths = directory.restrict_permissions()
 
-    assert {path.resolve() for path in closed} == {writable_path.resolve()}
+    assert {path.resolve() for path in restricted_paths} == {writable_path.resolve()}
     assert not mode(writable_path) & 0o022
 
 
 @needs_root
-@pytest.mark.parametrize(("path", "bit"), OPENED)
+@pytest.mark.parametrize(("path", "write_bit"), WRITABLE_PATHS)
 def test_root_platform_refuses_files_that_other_accounts_can_write(
-    folder: Path, path: str, bit: int
+    folder: Path, path: str, write_bit: int
 ):
     directory = platform_of(0, folder)
-    (directory.root / path).chmod(mode(directory.root / path) | bit)
+    (directory.root / path).chmod(mode(directory.root / path) | write_bit)
     before = modes(directory)
     with pytest.raises(Forbidden, match=r"can be written by others.*chmod go-w"):
         directory.restrict_permissions()

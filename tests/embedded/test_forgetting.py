@@ -76,13 +76,13 @@ class ForgettingHarness:
         self.forgetting.files_naming = lambda name: [f"a member of vision in {name}.yaml"]
 
     async def run_until(self, condition: Callable[[], object], eventually_async: Any) -> None:
-        running = asyncio.create_task(self.forgetting.run())
+        forgetting_task = asyncio.create_task(self.forgetting.run())
         try:
             await eventually_async(condition)
         finally:
-            running.cancel()
+            forgetting_task.cancel()
             with suppress(asyncio.CancelledError):
-                await running
+                await forgetting_task
 
     async def _sleep(self, _seconds: float) -> None:
         self.now += RETRY_INTERVAL_S
@@ -110,11 +110,11 @@ async def test_forgotten_person_loses_everything_and_user_name_is_free_after_a_m
 ):
     caplog.set_level(logging.INFO)
     harness = ForgettingHarness(known_accounts)
-    free_times: list[float] = []
+    free_times_s: list[float] = []
 
     def record_free_name() -> None:
         if known_accounts.get("dora") is None:
-            free_times.append(harness.now)
+            free_times_s.append(harness.now)
 
     harness.on_sleep = record_free_name
     known_accounts.request_forget("dora")
@@ -130,7 +130,7 @@ async def test_forgotten_person_loses_everything_and_user_name_is_free_after_a_m
         "DELETE users/dora",
     ]
     assert known_accounts.get("dora") is None
-    assert all(time >= LATE_JOBS_S for time in free_times)
+    assert all(time_s >= LATE_JOBS_S for time_s in free_times_s)
     messages = [record.message for record in caplog.records if record.name == "hub"]
     assert "User dora was forgotten: tokens, servers, jobs, hub user and memberships" in messages[0]
     assert messages[1] == (
@@ -154,7 +154,7 @@ async def test_job_submitted_late_by_a_forgotten_person_is_deleted(
     assert harness.service.workload_ids == set()
 
 
-@pytest.mark.parametrize("blocker", ["service away", "job that does not end"])
+@pytest.mark.parametrize("blocker", ["service down", "job that does not end"])
 async def test_forgotten_user_name_stays_reserved_while_service_is_down_or_job_does_not_end(
     known_accounts: KnownAccounts,
     eventually_async: Any,
@@ -162,7 +162,7 @@ async def test_forgotten_user_name_stays_reserved_while_service_is_down_or_job_d
     blocker: str,
 ):
     harness = ForgettingHarness(known_accounts)
-    harness.service.unavailable = blocker == "service away"
+    harness.service.unavailable = blocker == "service down"
     harness.service.stuck_workloads = {"vision/job"}
     known_accounts.request_forget("dora")
     await harness.run_until(lambda: harness.now > 3 * LATE_JOBS_S, eventually_async)
@@ -173,7 +173,7 @@ async def test_forgotten_user_name_stays_reserved_while_service_is_down_or_job_d
     assert not is_free
     assert known_accounts.get("dora") is None
     reason = (
-        "The GPU service does not answer." if blocker == "service away" else "vision/job still runs"
+        "The GPU service does not answer." if blocker == "service down" else "vision/job still runs"
     )
     warning = f"User dora cannot be forgotten yet: {reason} (tried again every 5 s)"
     assert [r.message for r in caplog.records if r.message == warning] == [warning]
@@ -231,19 +231,21 @@ async def test_real_hub_deletes_user_jobs_and_memberships_of_forgotten_person(
     )
     request = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
     with Client(url, dan_token) as dan_client, Client(url, ana_token) as ana_client:
-        before = [
+        owners_before = [
             w.user
             for w in (*dan_client.submit(request).workloads, *ana_client.submit(request).workloads)
         ]
         known_accounts.request_forget("dan")
-        running = asyncio.create_task(forgetting.run())
+        forgetting_task = asyncio.create_task(forgetting.run())
         try:
             await eventually_async(lambda: not known_accounts.being_forgotten())
         finally:
-            running.cancel()
+            forgetting_task.cancel()
             await hub.aclose()
             await service.close()
-        after = [w.user for w in ana_client.workloads() if w.state == "running" or w.user == "dan"]
+        owners_after = {
+            w.user for w in ana_client.workloads() if w.state == "running" or w.user == "dan"
+        }
         members = ana_client.project("vision").members
         with pytest.raises(RunaiError):  # the service may know the token: it is no member's
             dan_client.submit(request)
@@ -255,7 +257,8 @@ async def test_real_hub_deletes_user_jobs_and_memberships_of_forgotten_person(
     with Client(url, ana_token) as ana_client:
         members_of_the_file = ana_client.project("vision").members
 
-    assert (before, set(after)) == (["dan", "ana"], {"ana"})
+    assert owners_before == ["dan", "ana"]
+    assert owners_after == {"ana"}
     assert "dan" not in members
     assert "dan" in members_of_the_file
     assert in_hub == 404

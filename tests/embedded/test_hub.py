@@ -21,8 +21,8 @@ from waiting import eventually
 
 pytestmark = pytest.mark.hub
 
-CUT = 200
-LONG = "A" * 60_000
+MAX_LOGGED_LENGTH = 200
+LONG_PATH = "A" * 60_000
 ESCAPES = "%1b]0;owned%07%0a[I%202026-11-26]%9b2J"
 RAW_ESCAPES = b"\x1b]0;owned\x07"
 
@@ -95,11 +95,11 @@ def test_request_paths_in_the_hub_log_are_shortened_and_escaped(
     platform: HubPlatform, log: Path, method: str, path: str
 ):
     begin = log.stat().st_size
-    status = platform.http.request(method, path + ESCAPES + LONG).status_code
+    status = platform.http.request(method, path + ESCAPES + LONG_PATH).status_code
     written = eventually(lambda: log.read_bytes()[begin:], what="a line of the request")
 
     assert status >= 400 or status == 302
-    assert LONG[: CUT + 1].encode() not in written
+    assert LONG_PATH[: MAX_LOGGED_LENGTH + 1].encode() not in written
     assert RAW_ESCAPES not in written
     assert written.decode().replace("\n", "").isprintable()
 

@@ -20,7 +20,7 @@ CERTIFICATE = ["--tls-cert", __file__, "--tls-key", __file__]
 
 
 @pytest.mark.parametrize(
-    ("options", "chosen", "traits"),
+    ("options", "admin_settings", "traits"),
     [
         pytest.param([], {}, ("127.0.0.1", 8000, "/", "http://127.0.0.1:8000/"), id="defaults"),
         pytest.param(
@@ -64,11 +64,11 @@ CERTIFICATE = ["--tls-cert", __file__, "--tls-key", __file__]
 )
 def test_jupyterhub_gets_a_single_bind_address_without_a_conflict_warning(
     options: list[str],
-    chosen: dict[str, Any],
+    admin_settings: dict[str, Any],
     traits: tuple[str, int, str, str],
     caplog: pytest.LogCaptureFixture,
 ):
-    hub = hub_of(options, chosen, caplog)
+    hub = hub_of(options, admin_settings, caplog)
 
     assert (hub.ip, hub.port, hub.base_url, hub.bind_url) == traits
     assert hub.public_url == ""
@@ -76,7 +76,7 @@ def test_jupyterhub_gets_a_single_bind_address_without_a_conflict_warning(
 
 
 @pytest.mark.parametrize(
-    ("options", "chosen", "public_url", "listener"),
+    ("options", "admin_settings", "public_url", "listener"),
     [
         pytest.param(DOMAIN, {}, "https://gpu.example.org/", ":443", id="domain"),
         pytest.param(
@@ -101,12 +101,12 @@ def test_jupyterhub_gets_a_single_bind_address_without_a_conflict_warning(
 )
 def test_jupyterhub_gets_public_url_and_listener_of_the_public_name(
     options: list[str],
-    chosen: dict[str, Any],
+    admin_settings: dict[str, Any],
     public_url: str,
     listener: str,
     caplog: pytest.LogCaptureFixture,
 ):
-    hub = hub_of(options, chosen, caplog)
+    hub = hub_of(options, admin_settings, caplog)
 
     assert hub.public_url == public_url
     # JupyterHub writes http for https where it has no certificate: the port must be explicit.
@@ -115,12 +115,12 @@ def test_jupyterhub_gets_public_url_and_listener_of_the_public_name(
 
 
 def hub_of(
-    options: list[str], chosen: dict[str, Any], caplog: pytest.LogCaptureFixture
+    options: list[str], admin_settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> JupyterHub:
     """Return JupyterHub's application with an admin's settings, completed as EmbeddedHub does."""
-    hub = JupyterHub(config=Config({"JupyterHub": chosen}))
+    hub = JupyterHub(config=Config({"JupyterHub": admin_settings}))
     hub.log.addHandler(caplog.handler)
     caplog.set_level(logging.DEBUG, hub.log.name)
-    hub.update_config(at_address(public_address(parse(options), chosen), hub.config))
+    hub.update_config(at_address(public_address(parse(options), admin_settings), hub.config))
     hub.log.removeHandler(caplog.handler)
     return hub

@@ -16,14 +16,15 @@ from tornado.log import access_log, app_log, gen_log
 from runai.embedded.hub_log import HubLogFormatter, bound_anonymous_lines, rotate
 from runai.hub_service.processes.log_lines import MAX_ANONYMOUS_LINES, AnonymousLines
 
-MAX_BYTES, FILES = 100, 4
+MAX_BYTES, MAX_FILES = 100, 4
 HUB = logging.getLogger("hub")
-RETAINED_BYTES = MAX_BYTES * (FILES - 1)
+SENT_LINES = 3 * MAX_ANONYMOUS_LINES
+RETAINED_BYTES = MAX_BYTES * (MAX_FILES - 1)
 
 
 def parts(log: Path) -> list[Path]:
     """Return the parts of a log, oldest first, the log itself last."""
-    rotated = [log.with_name(f"{log.name}.{number}") for number in range(2 * FILES, 0, -1)]
+    rotated = [log.with_name(f"{log.name}.{number}") for number in range(2 * MAX_FILES, 0, -1)]
     return [path for path in [*rotated, log] if path.exists()]
 
 
@@ -36,12 +37,12 @@ def test_rotated_hub_log_parts_are_a_bounded_tail_of_the_log(writes: list[int]):
             piece = bytes([65 + number % 26]) * size
             os.write(writer, piece)
             largest, written = max(largest, size), written + piece
-            rotate(log, MAX_BYTES, FILES)
+            rotate(log, MAX_BYTES, MAX_FILES)
 
             contents = [path.read_bytes() for path in parts(log)]
             assert written.endswith(b"".join(contents))
             assert sum(map(len, contents)) <= RETAINED_BYTES + MAX_BYTES
-            assert len(contents) <= FILES
+            assert len(contents) <= MAX_FILES
             assert log.stat().st_size <= MAX_BYTES
         os.close(writer)
         assert {path.name for path in Path(folder).iterdir()} == {p.name for p in parts(log)}
@@ -54,7 +55,7 @@ def test_hub_log_rotation_drops_no_data_below_the_size_limit(writes: list[int]):
         for size in writes:
             with log.open("ab") as writer:
                 writer.write(b"x" * size)
-            rotate(log, MAX_BYTES, FILES)
+            rotate(log, MAX_BYTES, MAX_FILES)
             written += size
 
         # Each part exceeds its bound by at most one write.
@@ -68,7 +69,7 @@ def test_rotated_hub_log_parts_are_readable_only_by_the_owner(tmp_path: Path):
     log.write_bytes(b"x" * (MAX_BYTES + 1))
     before = os.umask(0)
     try:
-        rotate(log, MAX_BYTES, FILES)
+        rotate(log, MAX_BYTES, MAX_FILES)
     finally:
         os.umask(before)
 
@@ -80,7 +81,7 @@ def test_failed_copy_during_hub_log_rotation_loses_no_data(
 ):
     log = tmp_path / "hub.log"
     log.write_bytes(b"1" * (MAX_BYTES + 1))
-    rotate(log, MAX_BYTES, FILES)
+    rotate(log, MAX_BYTES, MAX_FILES)
     log.write_bytes(b"2" * (MAX_BYTES + 1))
     before = {path: path.read_bytes() for path in parts(log)}
 
@@ -88,9 +89,9 @@ def test_failed_copy_during_hub_log_rotation_loses_no_data(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("runai.embedded.hub_log.shutil.copyfileobj", raise_disk_full)
-    for _ in range(FILES):
+    for _ in range(MAX_FILES):
         with pytest.raises(OSError, match="No space"):
-            rotate(log, MAX_BYTES, FILES)
+            rotate(log, MAX_BYTES, MAX_FILES)
 
     assert {path: path.read_bytes() for path in parts(log)} == before
 
@@ -125,7 +126,7 @@ def test_hub_log_lines_of_anonymous_requests_are_limited_and_omissions_reported(
         return record.getMessage() if lines.filter(record) else ""
 
     burst = [logged("") for _ in range(MAX_ANONYMOUS_LINES + 7)]
-    known = [logged("ana") for _ in range(2 * MAX_ANONYMOUS_LINES)]
+    user_lines = [logged("ana") for _ in range(2 * MAX_ANONYMOUS_LINES)]
     now += 1.0
     after = [logged("") for _ in range(2)]
     now += 3600.0
@@ -134,21 +135,27 @@ def test_hub_log_lines_of_anonymous_requests_are_limited_and_omissions_reported(
     plain = "302 GET /hub/%41 (@10.0.0.9) 1.00ms"
     omission_note = " (before it, {} lines about requests without a login were omitted)"
     assert burst == [plain] * MAX_ANONYMOUS_LINES + [""] * 7
-    assert all(known)
+    assert all(user_lines)
     assert after == [plain + omission_note.format(7), ""]
     assert later == [plain + omission_note.format(1), *[plain] * (MAX_ANONYMOUS_LINES - 1), ""]
 
 
 @pytest.mark.parametrize(
-    ("log", "module", "level", "line", "written"),
+    ("log", "module", "level", "line", "logged_lines"),
     [
-        (access_log, "log", logging.WARNING, "404 GET /a (@10.0.0.9) 1.00ms", 100),
-        (access_log, "log", logging.WARNING, "404 GET /a (ana@10.0.0.9) 1.00ms", 300),
-        (gen_log, "web", logging.WARNING, "403 POST /a (10.0.0.9): no _xsrf", 100),
-        (app_log, "_xsrf_utils", logging.INFO, "Setting new xsrf cookie for b'None:x'", 100),
-        (HUB, "login", logging.ERROR, "XSRF error on login form: HTTP 403", 100),
-        (HUB, "login", logging.INFO, "User logged in: ana", 300),
-        (HUB, "base", logging.WARNING, "Failed login for ana", 300),
+        (access_log, "log", logging.WARNING, "404 GET /a (@10.0.0.9) 1.00ms", MAX_ANONYMOUS_LINES),
+        (access_log, "log", logging.WARNING, "404 GET /a (ana@10.0.0.9) 1.00ms", SENT_LINES),
+        (gen_log, "web", logging.WARNING, "403 POST /a (10.0.0.9): no _xsrf", MAX_ANONYMOUS_LINES),
+        (
+            app_log,
+            "_xsrf_utils",
+            logging.INFO,
+            "Setting new xsrf cookie for b'None:x'",
+            MAX_ANONYMOUS_LINES,
+        ),
+        (HUB, "login", logging.ERROR, "XSRF error on login form: HTTP 403", MAX_ANONYMOUS_LINES),
+        (HUB, "login", logging.INFO, "User logged in: ana", SENT_LINES),
+        (HUB, "base", logging.WARNING, "Failed login for ana", SENT_LINES),
     ],
 )
 def test_hub_limits_its_log_lines_about_anonymous_requests(
@@ -156,12 +163,14 @@ def test_hub_limits_its_log_lines_about_anonymous_requests(
     module: str,
     level: int,
     line: str,
-    written: int,
+    logged_lines: int,
     monkeypatch: pytest.MonkeyPatch,
 ):
     for logger in (HUB, access_log, app_log, gen_log):
         monkeypatch.setattr(logger, "filters", [])
     bound_anonymous_lines(HUB, clock=lambda: 0.0)
-    records = [logging.LogRecord("", level, f"{module}.py", 0, line, (), None) for _ in range(300)]
+    records = [
+        logging.LogRecord("", level, f"{module}.py", 0, line, (), None) for _ in range(SENT_LINES)
+    ]
 
-    assert sum(bool(log.filter(record)) for record in records) == written
+    assert sum(bool(log.filter(record)) for record in records) == logged_lines

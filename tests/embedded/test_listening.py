@@ -15,12 +15,12 @@ from runai.hub_service.wire.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.tier("check")
 
-UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-IPV6_DISABLED = Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
+FIRST_UNPRIVILEGED_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+IPV6_DISABLED_FILE = Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
 
 
-NO_IPV6 = pytest.mark.skipif(
-    not IPV6_DISABLED.exists() or IPV6_DISABLED.read_text().strip() != "0",
+NEEDS_IPV6 = pytest.mark.skipif(
+    not IPV6_DISABLED_FILE.exists() or IPV6_DISABLED_FILE.read_text().strip() != "0",
     reason="this machine has no IPv6",
 )
 
@@ -29,8 +29,8 @@ NO_IPV6 = pytest.mark.skipif(
     "host",
     [
         *("127.0.0.1", "localhost", "", "0.0.0.0", "*"),
-        pytest.param("::1", marks=NO_IPV6),
-        pytest.param("[::1]", marks=NO_IPV6),
+        pytest.param("::1", marks=NEEDS_IPV6),
+        pytest.param("[::1]", marks=NEEDS_IPV6),
     ],
 )
 def test_free_port_passes_the_listen_check(host: str):
@@ -69,7 +69,7 @@ def test_listen_address_of_a_remote_host_is_refused_with_a_hint():
 
 
 def test_privileged_port_without_capability_is_forbidden():
-    port = int(UNPRIVILEGED.read_text()) - 1
+    port = int(FIRST_UNPRIVILEGED_PORT.read_text()) - 1
     if port < 1:
         pytest.skip("this machine has no privileged ports")
     program = f"""
@@ -77,17 +77,17 @@ import os
 from runai.embedded.proxy.public_address import check_can_listen
 from runai.hub_service.wire.errors import Forbidden
 if os.geteuid() == 0:
-    os.setuid(65534)
+    os.setuid(65534)  # nobody
 try:
     check_can_listen("127.0.0.1", {port})
 except Forbidden as refused:
     print(refused)
 """
-    run = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert run.stdout.startswith(
+    assert completed.stdout.startswith(
         f"Port {port} needs the right CAP_NET_BIND_SERVICE (process of uid"
     )
-    assert "--port 8000" in run.stdout
+    assert "--port 8000" in completed.stdout

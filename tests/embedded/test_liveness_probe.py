@@ -17,12 +17,12 @@ from runai.embedded.hub import FAILS_WITHIN_S, RestartDelay
 from runai.embedded.liveness_probe import MAX_STEP_S, Silence
 from waiting import eventually
 
-LIMIT = 60.0
+LIMIT_S = 60.0
 
 
 def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
     """Return True if a service counts as hung after `seconds` of silence."""
-    silence = Silence(LIMIT)
+    silence = Silence(LIMIT_S)
     if has_answered:
         silence.record_answer()
     return [silence.hangs_after(1.0) for _ in range(int(seconds))][-1]
@@ -31,9 +31,9 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
 @pytest.mark.parametrize(
     ("seconds", "has_answered", "hung"),
     [
-        pytest.param(LIMIT - 1, True, False, id="slow"),
-        pytest.param(LIMIT, True, True, id="hung"),
-        pytest.param(100 * LIMIT, False, False, id="still starting, or waiting for the data"),
+        pytest.param(LIMIT_S - 1, True, False, id="slow"),
+        pytest.param(LIMIT_S, True, True, id="hung"),
+        pytest.param(100 * LIMIT_S, False, False, id="still starting"),
     ],
 )
 def test_service_is_hung_only_if_it_answered_before_and_is_silent_past_the_limit(
@@ -43,16 +43,16 @@ def test_service_is_hung_only_if_it_answered_before_and_is_silent_past_the_limit
 
 
 def test_health_check_answer_resets_the_services_silence_timer():
-    silence = Silence(LIMIT)
+    silence = Silence(LIMIT_S)
     silence.record_answer()
-    before = [silence.hangs_after(1.0) for _ in range(int(LIMIT) - 1)]
+    before = [silence.hangs_after(1.0) for _ in range(int(LIMIT_S) - 1)]
     silence.record_answer()
 
-    assert not any([*before, *(silence.hangs_after(1.0) for _ in range(int(LIMIT) - 1))])
+    assert not any([*before, *(silence.hangs_after(1.0) for _ in range(int(LIMIT_S) - 1))])
 
 
 def test_suspended_host_does_not_make_the_service_appear_hung():
-    silence = Silence(LIMIT)
+    silence = Silence(LIMIT_S)
     silence.record_answer()
 
     assert not silence.hangs_after(8 * 3600.0)
@@ -99,29 +99,32 @@ def test_hung_service_is_restarted(platform: HubPlatform):
     assert "Service runai has not responded for 8 s" in log.read_text()
 
 
-KILLED, UNABLE, DONE = -9, 2, 0
+KILLED, CANNOT_START, FINISHED = -9, 2, 0  # exit statuses
 
 
 @pytest.mark.parametrize(
-    ("ends", "delays"),
+    ("exits", "delays"),
     [
-        pytest.param([(5, UNABLE)] * 7, [1, 2, 4, 8, 16, 32, 32, 32], id="cannot start"),
+        # Each run of the service: its seconds, and its exit status.
+        pytest.param([(5, CANNOT_START)] * 7, [1, 2, 4, 8, 16, 32, 32, 32], id="cannot start"),
         pytest.param([(5, KILLED)] * 3, [1, 1, 1, 1], id="killed"),
-        pytest.param([(5, DONE)] * 3, [1, 1, 1, 1], id="stopped"),
+        pytest.param([(5, FINISHED)] * 3, [1, 1, 1, 1], id="stopped"),
         pytest.param([(5, None)] * 2, [1, 1, 1], id="replaced"),
-        pytest.param([(FAILS_WITHIN_S, UNABLE)] * 3, [1, 1, 1, 1], id="failed after a while"),
+        pytest.param([(FAILS_WITHIN_S, CANNOT_START)] * 3, [1, 1, 1, 1], id="failed after a while"),
         pytest.param(
-            [(5, UNABLE), (5, UNABLE), (9, KILLED), (5, UNABLE)], [1, 2, 4, 1, 2], id="mended"
+            [(5, CANNOT_START), (5, CANNOT_START), (9, KILLED), (5, CANNOT_START)],
+            [1, 2, 4, 1, 2],
+            id="repaired",
         ),
     ],
 )
 def test_service_restart_delay_doubles_while_the_service_cannot_start(
-    ends: list[tuple[float, int | None]], delays: list[float]
+    exits: list[tuple[float, int | None]], delays: list[float]
 ):
     delay, now = RestartDelay(), 1000.0
     actual_delays = [delay.next(now, None)]
-    for lasted, status in ends:
-        now += lasted
+    for run_s, status in exits:
+        now += run_s
         actual_delays.append(delay.next(now, status))
 
     assert actual_delays == delays
@@ -132,7 +135,7 @@ def test_service_starts_once_its_projects_file_is_repaired(
     platform: HubPlatform,
 ):
     log, projects = DataDirectory(platform.data_dir).hub_log, platform.data_dir / "projects.yaml"
-    sound = projects.read_text()
+    valid_text = projects.read_text()
     projects.write_text("projects: [")
     os.kill(service_of(platform), signal.SIGKILL)
     eventually(
@@ -140,6 +143,6 @@ def test_service_starts_once_its_projects_file_is_repaired(
         within=120,
         what="two starts fail",
     )
-    projects.write_text(sound)
+    projects.write_text(valid_text)
 
     eventually(lambda: answers(platform), within=120, what="the service answers")

@@ -70,7 +70,7 @@ async def try_wrong_passwords(attempts: LoginAttempts, name: str, times: int = 1
 
 @pytest.mark.parametrize("outcome", ["ana", None], ids=["right", "wrong"])
 @pytest.mark.parametrize(
-    ("hashing", "slept"),
+    ("hash_s", "sleep_s"),
     [(0.0, ANSWER_AFTER_S), (0.3, ANSWER_AFTER_S - 0.3), (7.0, 0.0)],
     ids=["at once", "fast", "slower than the answer"],
 )
@@ -78,44 +78,46 @@ async def test_logins_with_right_and_wrong_passwords_are_answered_after_the_same
     attempts: LoginAttempts,
     fake_clock: FakeClock,
     outcome: str | None,
-    hashing: float,
-    slept: float,
+    hash_s: float,
+    sleep_s: float,
 ):
-    answer = await attempts.answer("ana", check_taking(fake_clock, hashing, outcome))
+    answer = await attempts.answer("ana", check_taking(fake_clock, hash_s, outcome))
 
     assert answer == outcome
-    assert fake_clock.slept == [pytest.approx(slept)]
+    assert fake_clock.slept == [pytest.approx(sleep_s)]
 
 
 async def test_concurrent_login_attempts_for_one_account_do_not_queue(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     fake_clock.wake_event = asyncio.Event()
-    tries = [asyncio.create_task(try_wrong_passwords(attempts, "ana")) for _ in range(AT_ONCE - 1)]
-    right = asyncio.create_task(attempts.answer("ana", check_taking(fake_clock, 0, "ana")))
-    for _ in range(3):
+    login_tasks = [
+        asyncio.create_task(try_wrong_passwords(attempts, "ana")) for _ in range(AT_ONCE - 1)
+    ]
+    right_login = asyncio.create_task(attempts.answer("ana", check_taking(fake_clock, 0, "ana")))
+    for _ in range(3):  # let each attempt reach its sleep
         await asyncio.sleep(0)
 
     assert fake_clock.slept == [ANSWER_AFTER_S] * AT_ONCE  # all attempts are under way
     fake_clock.wake_event.set()
-    assert await right == "ana"
-    await asyncio.gather(*tries)
+    assert await right_login == "ana"
+    await asyncio.gather(*login_tasks)
 
 
 async def test_login_attempts_above_the_limit_are_refused_until_a_slot_is_free(
     attempts: LoginAttempts, fake_clock: FakeClock
 ):
     fake_clock.wake_event = asyncio.Event()
-    tries = [
+    login_tasks = [
         asyncio.create_task(try_wrong_passwords(attempts, f"u{number}"))
         for number in range(AT_ONCE)
     ]
-    for _ in range(3):
+    for _ in range(3):  # let each attempt reach its sleep
         await asyncio.sleep(0)
     with pytest.raises(NoFreeSlot):
         await attempts.answer("ana", check_taking(fake_clock, 0, "ana"))
     fake_clock.wake_event.set()
-    await asyncio.gather(*tries)
+    await asyncio.gather(*login_tasks)
 
     assert await attempts.answer("ana", check_taking(fake_clock, 0, "ana")) == "ana"
 

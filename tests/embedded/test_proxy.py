@@ -20,20 +20,20 @@ from upstream_server import PREFIX, Upstream
 
 MIB = 1024 * 1024
 LARGE_MIB = 256
-MEMORY_MIB = 64  # buffers of both directions and Go's garbage, far below what passes through
+MAX_GROWTH_MIB = 64  # buffers of both directions and Go's garbage, far below what passes through
 
 
-def headers_of(answer: dict[str, Any], name: str) -> list[str]:
-    return [value for header, value in answer["headers"] if header.lower() == name.lower()]
+def headers_of(echo: dict[str, Any], name: str) -> list[str]:
+    return [value for header, value in echo["headers"] if header.lower() == name.lower()]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "PROPFIND"])
 async def test_proxy_forwards_a_request_unchanged(browser: aiohttp.ClientSession, method: str):
     path = "/user/ana/api/contents/caf%C3%A9%20%26%2Fx?type=file&format="
     async with browser.request(method, URL(path, encoded=True), data="text") as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert (answer["method"], answer["path"], answer["body"]) == (method, path, "text")
+    assert (echo["method"], echo["path"], echo["body"]) == (method, path, "text")
 
 
 @pytest.mark.parametrize("status", [200, 302, 500])
@@ -52,14 +52,14 @@ async def test_proxy_forwards_reply_status_and_cookies_unchanged(
 
 
 async def test_proxy_removes_hop_by_hop_headers(browser: aiohttp.ClientSession):
-    sent = {"Connection": "X-Mine", "X-Mine": "1", "Keep-Alive": "5", "X-Kept": "yes"}
-    async with browser.get("/user/ana/", headers=sent) as reply:
-        answer = await reply.json()
+    headers = {"Connection": "X-Mine", "X-Mine": "1", "Keep-Alive": "5", "X-Kept": "yes"}
+    async with browser.get("/user/ana/", headers=headers) as reply:
+        echo = await reply.json()
 
     assert "X-Private" not in reply.headers
-    assert headers_of(answer, "X-Mine") == []
-    assert headers_of(answer, "Keep-Alive") == []
-    assert headers_of(answer, "X-Kept") == ["yes"]
+    assert headers_of(echo, "X-Mine") == []
+    assert headers_of(echo, "Keep-Alive") == []
+    assert headers_of(echo, "X-Kept") == ["yes"]
 
 
 async def test_proxy_forwards_host_and_client_address_to_the_server(
@@ -67,13 +67,13 @@ async def test_proxy_forwards_host_and_client_address_to_the_server(
 ):
     host = proxy.public_url.removeprefix("http://")
     async with browser.get("/user/ana/") as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert headers_of(answer, "Host") == [host]
-    assert headers_of(answer, "X-Forwarded-Host") == [host]
-    assert headers_of(answer, "X-Forwarded-For") == ["127.0.0.1"]
-    assert headers_of(answer, "X-Forwarded-Proto") == ["http"]
-    assert headers_of(answer, "X-Forwarded-Port") == [host.partition(":")[2]]
+    assert headers_of(echo, "Host") == [host]
+    assert headers_of(echo, "X-Forwarded-Host") == [host]
+    assert headers_of(echo, "X-Forwarded-For") == ["127.0.0.1"]
+    assert headers_of(echo, "X-Forwarded-Proto") == ["http"]
+    assert headers_of(echo, "X-Forwarded-Port") == [host.partition(":")[2]]
 
 
 FORWARDED = {
@@ -90,10 +90,10 @@ async def test_proxy_overwrites_forwarded_headers_of_a_client(
 ):
     host = proxy.public_url.removeprefix("http://")
     async with browser.get("/user/ana/", headers=FORWARDED | FORGED) as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert [headers_of(answer, name) for name in FORGED] == [[], [], []]
-    assert {name: headers_of(answer, name) for name in FORWARDED} == {
+    assert [headers_of(echo, name) for name in FORGED] == [[], [], []]
+    assert {name: headers_of(echo, name) for name in FORWARDED} == {
         "X-Forwarded-For": ["127.0.0.1"],
         "X-Forwarded-Proto": ["http"],
         "X-Forwarded-Host": [host],
@@ -109,12 +109,12 @@ async def test_proxy_passes_on_forwarded_headers_of_a_trusted_proxy(
     await proxy.start()
     await proxy.add_route(PREFIX, upstream.url, {})
     async with browser.get("/user/ana/", headers=FORWARDED | FORGED) as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert {name: headers_of(answer, name) for name in FORGED} == {
+    assert {name: headers_of(echo, name) for name in FORGED} == {
         name: [value] for name, value in FORGED.items()
     }
-    assert {name: headers_of(answer, name) for name in FORWARDED} == {
+    assert {name: headers_of(echo, name) for name in FORWARDED} == {
         "X-Forwarded-For": ["10.1.2.3, 127.0.0.1"],
         "X-Forwarded-Proto": ["https"],
         "X-Forwarded-Host": ["gpu.example.org"],
@@ -122,44 +122,42 @@ async def test_proxy_passes_on_forwarded_headers_of_a_trusted_proxy(
     }
 
 
-@pytest.mark.parametrize("port", [pytest.param("", id="none in Host"), ":81"])
+@pytest.mark.parametrize("port", [pytest.param("", id="no port in Host"), ":81"])
 async def test_x_forwarded_port_defaults_to_the_port_of_the_scheme(
     browser: aiohttp.ClientSession, port: str
 ):
     async with browser.get("/user/ana/", headers={"Host": f"gpu.example.org{port}"}) as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert headers_of(answer, "X-Forwarded-Port") == [port.strip(":") or "80"]
+    assert headers_of(echo, "X-Forwarded-Port") == [port.strip(":") or "80"]
 
 
 async def test_proxy_adds_no_via_header(browser: aiohttp.ClientSession):
     async with browser.get("/user/ana/") as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert headers_of(answer, "Via") == []
+    assert headers_of(echo, "Via") == []
     assert "Via" not in reply.headers
 
 
 async def test_proxy_adds_only_forwarded_headers(browser: aiohttp.ClientSession):
-    skipped = ("User-Agent", "Accept", "Accept-Encoding")
-    async with browser.get("/user/ana/", skip_auto_headers=skipped) as reply:
-        answer = await reply.json()
+    default_headers = ("User-Agent", "Accept", "Accept-Encoding")
+    async with browser.get("/user/ana/", skip_auto_headers=default_headers) as reply:
+        echo = await reply.json()
 
-    assert {name for name, _ in answer["headers"] if not name.startswith("X-Forwarded-")} == {
-        "Host"
-    }
+    assert {name for name, _ in echo["headers"] if not name.startswith("X-Forwarded-")} == {"Host"}
 
 
 async def test_proxy_forwards_a_compressed_body_unchanged(
     browser: aiohttp.ClientSession, upstream: Upstream
 ):
-    packed = gzip.compress(b"x" * 1000)
+    compressed_body = gzip.compress(b"x" * 1000)
     headers = {"Content-Encoding": "gzip"}
-    async with browser.post("/user/ana/checksum", data=packed, headers=headers) as reply:
+    async with browser.post("/user/ana/checksum", data=compressed_body, headers=headers) as reply:
         await reply.read()
 
-    assert upstream.seen[-1].headers["Content-Encoding"] == "gzip"
-    assert upstream.seen[-1].headers["Content-Length"] == str(len(packed))
+    assert upstream.requests[-1].headers["Content-Encoding"] == "gzip"
+    assert upstream.requests[-1].headers["Content-Length"] == str(len(compressed_body))
 
 
 async def test_proxy_does_not_share_cookies_between_browsers(browser: aiohttp.ClientSession):
@@ -167,17 +165,17 @@ async def test_proxy_does_not_share_cookies_between_browsers(browser: aiohttp.Cl
         pass
     browser.cookie_jar.clear()
     async with browser.get("/user/ana/") as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert headers_of(answer, "Cookie") == []
+    assert headers_of(echo, "Cookie") == []
 
 
 async def test_proxy_forwards_cookies_of_30_kb(browser: aiohttp.ClientSession):
     cookie = "c=" + "x" * 30_000
     async with browser.get("/user/ana/", headers={"Cookie": cookie}) as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert headers_of(answer, "Cookie") == [cookie]
+    assert headers_of(echo, "Cookie") == [cookie]
 
 
 async def test_server_sent_event_passes_the_proxy_before_the_stream_ends(
@@ -185,7 +183,7 @@ async def test_server_sent_event_passes_the_proxy_before_the_stream_ends(
 ):
     async with browser.get("/user/ana/events") as reply:
         first = await reply.content.readuntil(b"\n\n")
-        upstream.go_on.set()  # the second event is created only after the first was received
+        upstream.may_continue.set()  # the second event is created only after the first was received
         second = await reply.content.readuntil(b"\n\n")
 
     assert (first, second) == (b"data: first\n\n", b"data: second\n\n")
@@ -198,7 +196,7 @@ async def test_closed_browser_connection_ends_the_servers_event_stream(
         await reply.content.readuntil(b"\n\n")
         reply.close()
         async with asyncio.timeout(60):
-            await upstream.left.wait()
+            await upstream.browser_left.wait()
 
 
 async def test_aborted_download_through_the_proxy_logs_no_error(
@@ -216,20 +214,20 @@ async def test_aborted_download_through_the_proxy_logs_no_error(
 async def test_large_upload_through_the_proxy_is_complete_and_not_buffered_in_memory(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
-    sent = hashlib.sha256()
+    expected = hashlib.sha256()
 
     async def body() -> AsyncIterator[bytes]:
         for number in range(LARGE_MIB):
             chunk = number.to_bytes(4, "big") * (MIB // 4)
-            sent.update(chunk)
+            expected.update(chunk)
             yield chunk
 
     before = peak_mib(proxy)
     async with browser.post("/user/ana/checksum", data=body()) as reply:
         received = await reply.text()
 
-    assert received == sent.hexdigest()
-    assert peak_mib(proxy) - before < MEMORY_MIB
+    assert received == expected.hexdigest()
+    assert peak_mib(proxy) - before < MAX_GROWTH_MIB
 
 
 async def test_large_download_through_the_proxy_is_complete_and_not_buffered_in_memory(
@@ -246,7 +244,7 @@ async def test_large_download_through_the_proxy_is_complete_and_not_buffered_in_
 
     assert length == str(LARGE_MIB * MIB)
     assert received.hexdigest() == expected.hexdigest()
-    assert peak_mib(proxy) - before < MEMORY_MIB
+    assert peak_mib(proxy) - before < MAX_GROWTH_MIB
 
 
 def peak_mib(proxy: CaddyProxy) -> int:
@@ -257,9 +255,9 @@ def peak_mib(proxy: CaddyProxy) -> int:
 
 async def test_proxy_answers_an_expect_100_continue_request(browser: aiohttp.ClientSession):
     async with browser.post("/user/ana/x", data=b"text", expect100=True) as reply:
-        answer = await reply.json()
+        echo = await reply.json()
 
-    assert answer["body"] == "text"
+    assert echo["body"] == "text"
 
 
 async def test_proxy_forwards_a_small_request_body_only_once_complete(
@@ -271,7 +269,7 @@ async def test_proxy_forwards_a_small_request_body_only_once_complete(
     await writer.drain()
     async with browser.get("/user/ana/quick") as reply:
         await reply.read()
-    before = [request.path for request in upstream.seen]
+    before = [request.path for request in upstream.requests]
     writer.write(b"half")
     async with asyncio.timeout(60):
         await reader.readuntil(b"halfhalf")

@@ -19,12 +19,12 @@ import pytest
 from caddy_proxies import (
     CADDY,
     CaddyProxies,
-    echoed,
+    echo,
     hide_programs,
+    is_served,
     kill_hub,
     pid_of,
     processes_in,
-    served,
 )
 from ports import free_port
 from runai.embedded.proxy import caddy
@@ -34,8 +34,8 @@ from runai.embedded.proxy.caddy_process import CaddyProcess
 from runai.hub_service.wire.errors import Conflict, Unavailable
 from upstream_server import PREFIX, Upstream
 
-ANA = f"{PREFIX}/"
-DATA = {"user": "ana", "server_name": ""}
+ANA_ROUTE = f"{PREFIX}/"
+ROUTE_DATA = {"user": "ana", "server_name": ""}
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ async def test_killed_proxy_restarts_with_its_routes(
     upstream: Upstream,
     eventually_async: Callable[..., Any],
 ):
-    proxy = await proxies.started()
-    await proxy.add_route(ANA, upstream.url, DATA)
+    proxy = await proxies.start()
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     pids = {pid_of(proxy)}
     for _ in range(2):
         await kill_proxy(proxy, eventually_async)
-        assert await served(client, proxy, ANA)
+        assert await is_served(client, proxy, ANA_ROUTE)
         pids.add(pid_of(proxy))
 
     assert len(pids) == 3
-    assert (await proxy.get_all_routes())[ANA]["target"] == upstream.url
+    assert (await proxy.get_all_routes())[ANA_ROUTE]["target"] == upstream.url
 
 
 async def test_hung_proxy_is_killed_and_restarts_with_its_routes(
@@ -77,14 +77,14 @@ async def test_hung_proxy_is_killed_and_restarts_with_its_routes(
     upstream: Upstream,
     eventually_async: Callable[..., Any],
 ):
-    proxy = await proxies.started(hung_after=2.0)
-    await proxy.add_route(ANA, upstream.url, DATA)
-    hung = pid_of(proxy)
+    proxy = await proxies.start(hung_after=2.0)
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
+    hung_pid = pid_of(proxy)
 
-    os.kill(hung, signal.SIGSTOP)
+    os.kill(hung_pid, signal.SIGSTOP)
 
-    await eventually_async(lambda: not psutil.pid_exists(hung))
-    await eventually_async(lambda: served(client, proxy, ANA))
+    await eventually_async(lambda: not psutil.pid_exists(hung_pid))
+    await eventually_async(lambda: is_served(client, proxy, ANA_ROUTE))
 
 
 async def kill_proxy(proxy: CaddyProxy, eventually_async: Callable[..., Any]) -> None:
@@ -105,8 +105,8 @@ async def test_proxy_restarts_when_its_missing_program_returns(
 ):
     monkeypatch.setattr(caddy, "AGAIN_S", 0.05)
     (programs / "caddy").symlink_to(CADDY)
-    proxy = await proxies.started()
-    await proxy.add_route(ANA, upstream.url, DATA)
+    proxy = await proxies.start()
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     watch = proxy._watch
     (programs / "caddy").unlink()
     os.kill(pid_of(proxy), signal.SIGKILL)
@@ -114,13 +114,13 @@ async def test_proxy_restarts_when_its_missing_program_returns(
     (programs / "caddy").symlink_to(CADDY)
     await eventually_async(lambda: proxy._watch is not watch)
 
-    assert await served(client, proxy, ANA)
+    assert await is_served(client, proxy, ANA_ROUTE)
 
 
 async def test_proxy_stop_during_restart_leaves_no_process(
     proxies: CaddyProxies, eventually_async: Callable[..., Any]
 ):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     before = proxy._process._child
     os.kill(pid_of(proxy), signal.SIGKILL)
     await eventually_async(lambda: proxy._process._child is not before)
@@ -135,20 +135,20 @@ async def test_proxy_stop_during_restart_leaves_no_process(
 async def test_next_hub_adopts_the_proxy_process_with_routes_and_websockets(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    first = await proxies.started()
-    await first.add_route(ANA, upstream.url, DATA)
+    first = await proxies.start()
+    await first.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     pid = pid_of(first)
     async with client.ws_connect(f"{first.public_url}user/ana/ws") as websocket:
-        assert await echoed(websocket, "before") == "before"
+        assert await echo(websocket, "before") == "before"
         kill_hub(first)
-        second = await proxies.started(public_url=first.public_url)
+        second = await proxies.start(public_url=first.public_url)
 
-        assert await echoed(websocket, "after") == "after"
+        assert await echo(websocket, "after") == "after"
     assert pid_of(second) == pid
     assert await second.get_all_routes() == {
-        ANA: {"routespec": ANA, "target": upstream.url, "data": DATA}
+        ANA_ROUTE: {"routespec": ANA_ROUTE, "target": upstream.url, "data": ROUTE_DATA}
     }
-    assert await served(client, second, ANA)
+    assert await is_served(client, second, ANA_ROUTE)
 
 
 async def test_adopted_proxy_restarts_after_it_is_killed(
@@ -157,17 +157,17 @@ async def test_adopted_proxy_restarts_after_it_is_killed(
     upstream: Upstream,
     eventually_async: Callable[..., Any],
 ):
-    first = await proxies.started()
+    first = await proxies.start()
     kill_hub(first)
-    second = await proxies.started(public_url=first.public_url)
-    await second.add_route(ANA, upstream.url, DATA)
+    second = await proxies.start(public_url=first.public_url)
+    await second.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     await kill_proxy(second, eventually_async)
 
-    assert await served(client, second, ANA)
+    assert await is_served(client, second, ANA_ROUTE)
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "change_settings",
     [
         pytest.param(lambda: {"public_url": f"http://127.0.0.1:{free_port()}/"}, id="port"),
         pytest.param(lambda: {"trusted_proxies": ["10.0.0.1/32"]}, id="trusted proxies"),
@@ -177,18 +177,18 @@ async def test_changed_proxy_configuration_starts_a_new_process_without_routes(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,
-    changed: Callable[[], dict[str, Any]],
+    change_settings: Callable[[], dict[str, Any]],
 ):
-    first = await proxies.started()
-    await first.add_route(ANA, upstream.url, DATA)
+    first = await proxies.start()
+    await first.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     pid = pid_of(first)
     kill_hub(first)
-    second = await proxies.started(**{"public_url": first.public_url} | changed())
+    second = await proxies.start(**{"public_url": first.public_url} | change_settings())
 
     assert pid_of(second) != pid
     assert not psutil.pid_exists(pid)
     assert await second.get_all_routes() == {}
-    assert not await served(client, second, ANA)
+    assert not await is_served(client, second, ANA_ROUTE)
 
 
 async def test_upgraded_caddy_program_starts_a_new_proxy_process(
@@ -196,17 +196,17 @@ async def test_upgraded_caddy_program_starts_a_new_proxy_process(
 ):
     program, newer = programs / "caddy", programs / "newer"
     shutil.copy(CADDY, program)
-    first = await proxies.started()
+    first = await proxies.start()
     pid = pid_of(first)
     kill_hub(first)
-    second = await proxies.started(public_url=first.public_url)
+    second = await proxies.start(public_url=first.public_url)
     assert pid_of(second) == pid
 
     kill_hub(second)
     shutil.copy(program, newer)
     newer.replace(program)
-    third = await proxies.started(public_url=first.public_url)
-    program.unlink()  # 50 MB
+    third = await proxies.start(public_url=first.public_url)
+    program.unlink()  # pytest retains the folders of tests, and the program has 50 MB
 
     assert pid_of(third) != pid
     assert not psutil.pid_exists(pid)
@@ -215,15 +215,15 @@ async def test_upgraded_caddy_program_starts_a_new_proxy_process(
 async def test_frozen_proxy_is_replaced_instead_of_adopted(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    first = await proxies.started()
+    first = await proxies.start()
     pid = pid_of(first)
     kill_hub(first)
     os.kill(pid, signal.SIGSTOP)
-    second = await proxies.started(public_url=first.public_url)
-    await second.add_route(ANA, upstream.url, DATA)
+    second = await proxies.start(public_url=first.public_url)
+    await second.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
 
     assert pid_of(second) != pid
-    assert await served(client, second, ANA)
+    assert await is_served(client, second, ANA_ROUTE)
 
 
 # -- one process for each folder -------------------------------------------------------------------
@@ -232,21 +232,21 @@ async def test_frozen_proxy_is_replaced_instead_of_adopted(
 async def test_proxies_of_two_folders_have_two_processes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    first = await proxies.started(folder=str(proxies.root / "one"))
-    second = await proxies.started(folder=str(proxies.root / "other"))
-    await second.add_route(ANA, upstream.url, DATA)
-    assert not await served(client, first, ANA)
+    first = await proxies.start(folder=str(proxies.root / "one"))
+    second = await proxies.start(folder=str(proxies.root / "other"))
+    await second.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
+    assert not await is_served(client, first, ANA_ROUTE)
 
     await first.stop()
 
-    assert await served(client, second, ANA)
+    assert await is_served(client, second, ANA_ROUTE)
 
 
 async def test_copied_proxy_folder_does_not_share_the_process(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    first = await proxies.started()
-    await first.add_route(ANA, upstream.url, DATA)
+    first = await proxies.start()
+    await first.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     folder, copy = Path(first.folder), proxies.root / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(ADMIN_SOCKET))
     assert CaddyProcess(copy).pid() is None
@@ -254,26 +254,26 @@ async def test_copied_proxy_folder_does_not_share_the_process(
         node.bind(str(copy / ADMIN_SOCKET))
     assert CaddyProcess(copy).pid() is None
 
-    second = await proxies.started(folder=str(copy))
+    second = await proxies.start(folder=str(copy))
 
     assert pid_of(second) != pid_of(first)
     assert await second.get_all_routes() == {}
-    assert await served(client, first, ANA)
+    assert await is_served(client, first, ANA_ROUTE)
 
 
 async def test_proxy_serves_from_a_folder_longer_than_a_socket_path(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
     folder = proxies.root.joinpath(*["a" * 60] * 4)
-    first = await proxies.started(folder=str(folder))
-    await first.add_route(ANA, upstream.url, DATA)
+    first = await proxies.start(folder=str(folder))
+    await first.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     pid = pid_of(first)
     kill_hub(first)
-    second = await proxies.started(folder=str(folder), public_url=first.public_url)
+    second = await proxies.start(folder=str(folder), public_url=first.public_url)
 
-    assert len(str(folder)) > 107
+    assert len(str(folder)) > 107  # the longest path of a Unix socket
     assert pid_of(second) == pid
-    assert await served(client, second, ANA)
+    assert await is_served(client, second, ANA_ROUTE)
 
 
 def test_missing_proxy_folder_has_no_process(tmp_path: Path):
@@ -285,7 +285,7 @@ def test_missing_proxy_folder_has_no_process(tmp_path: Path):
 
 
 async def test_proxy_process_listens_only_on_its_port(proxies: CaddyProxies):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     process = CaddyProcess(Path(proxy.folder))
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert process.listens_on(port_of(proxy))
@@ -299,7 +299,7 @@ async def test_proxy_process_listens_only_on_its_port(proxies: CaddyProxies):
 
 
 async def test_proxy_stop_leaves_no_process_and_can_be_repeated(proxies: CaddyProxies):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     [process] = processes_in(proxies.root)
     assert process.pid == pid_of(proxy)
     await proxy.stop()
@@ -320,12 +320,12 @@ async def test_start_of_a_running_proxy_changes_nothing(
     caplog: pytest.LogCaptureFixture,
     eventually_async: Callable[..., Any],
 ):
-    proxy = await proxies.started()
-    await proxy.add_route(ANA, upstream.url, DATA)
+    proxy = await proxies.start()
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     pid = pid_of(proxy)
     await proxy.start()
     assert pid_of(proxy) == pid
-    assert await served(client, proxy, ANA)
+    assert await is_served(client, proxy, ANA_ROUTE)
 
     await kill_proxy(proxy, eventually_async)
 
@@ -335,19 +335,19 @@ async def test_start_of_a_running_proxy_changes_nothing(
 async def test_stopped_proxy_serves_routes_after_a_new_start(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     await proxy.stop()
     await proxy.start()
-    await proxy.add_route(ANA, upstream.url, DATA)
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
 
-    assert await served(client, proxy, ANA)
+    assert await is_served(client, proxy, ANA_ROUTE)
 
 
 async def test_taken_port_at_proxy_start_is_a_conflict(proxies: CaddyProxies):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Conflict, match=f"Port {port} of 127.0.0.1 is taken"):
-            await proxies.started(public_url=f"http://127.0.0.1:{port}/")
+            await proxies.start(public_url=f"http://127.0.0.1:{port}/")
 
     assert processes_in(proxies.root) == []
 
@@ -357,26 +357,29 @@ async def test_concurrent_proxy_starts_on_one_port_leave_one_proxy_running(
 ):
     """Two Caddys of one account would listen on it together, each for a part of the requests."""
     url = f"http://127.0.0.1:{free_port()}/"
-    both = [proxies.new(public_url=url, folder=str(proxies.root / name)) for name in "ab"]
+    two_proxies = [proxies.new(public_url=url, folder=str(proxies.root / name)) for name in "ab"]
 
-    ends = await asyncio.gather(*(proxy.start() for proxy in both), return_exceptions=True)
+    results = await asyncio.gather(
+        *(proxy.start() for proxy in two_proxies), return_exceptions=True
+    )
 
-    [refused] = [end for end in ends if end is not None]
+    [refused] = [result for result in results if result is not None]
     assert isinstance(refused, Conflict)
-    assert f"Port {port_of(both[0])} of 127.0.0.1 is taken" in str(refused)
-    assert [proxy._process.pid() is None for proxy in both] == [end is refused for end in ends]
+    assert f"Port {port_of(two_proxies[0])} of 127.0.0.1 is taken" in str(refused)
+    for proxy, result in zip(two_proxies, results, strict=True):
+        assert (proxy._process.pid() is None) == (result is refused)
 
 
 async def test_port_taken_during_proxy_start_is_a_conflict(
     proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch
 ):
-    proxy, real = proxies.new(), CaddyProcess.start
+    proxy, real_start = proxies.new(), CaddyProcess.start
     with socket.socket() as other:
 
         async def start(process: CaddyProcess, program: Path, config: dict[str, Any]) -> None:
             other.bind(("127.0.0.1", port_of(proxy)))
             other.listen()
-            await real(process, program, config)
+            await real_start(process, program, config)
 
         monkeypatch.setattr(CaddyProcess, "start", start)
         with pytest.raises(Conflict, match=f"Port {port_of(proxy)} of 127.0.0.1 is taken"):
@@ -387,7 +390,7 @@ async def test_proxy_configuration_refused_by_caddy_fails_the_proxy_start_with_a
     proxies: CaddyProxies, capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(Unavailable, match=r"The proxy ended with status 1 as it started\."):
-        await proxies.started(trusted_proxies=["no address"])
+        await proxies.start(trusted_proxies=["no address"])
 
     assert "no address" in capfd.readouterr().err
     assert processes_in(proxies.root) == []

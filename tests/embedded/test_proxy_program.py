@@ -20,11 +20,9 @@ from runai.embedded.proxy import caddy_process
 from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
 from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
 from runai.hub_service.wire.errors import Unavailable
-from upstream_server import PREFIX, Upstream
+from upstream_server import Upstream
 
-OLD = "#!/bin/sh\necho 'v2.6.2 h1:x'\n"
-ANA = f"{PREFIX}/"
-DATA = {"user": "ana", "server_name": ""}
+OLD_CADDY_SCRIPT = "#!/bin/sh\necho 'v2.6.2 h1:x'\n"
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return hide_programs(tmp_path / "bin", monkeypatch)
 
 
-# -- its program ----------------------------------------------------------------------------------
+# -- program --------------------------------------------------------------------------------------
 
 
 def test_caddy_beside_python_takes_precedence_over_caddy_on_path(
@@ -58,7 +56,7 @@ def test_caddy_beside_python_takes_precedence_over_caddy_on_path(
 
 async def test_missing_caddy_is_reported_with_two_remedies(proxies: CaddyProxies, programs: Path):
     with pytest.raises(Unavailable) as refused:
-        await proxies.started()
+        await proxies.start()
 
     assert refused.value.code == "not_installed"
     assert refused.value.message == "The proxy needs the program caddy."
@@ -67,9 +65,9 @@ async def test_missing_caddy_is_reported_with_two_remedies(proxies: CaddyProxies
 
 
 async def test_outdated_caddy_is_refused_with_its_version(proxies: CaddyProxies, programs: Path):
-    write_program(programs, OLD)
+    write_program(programs, OLD_CADDY_SCRIPT)
     with pytest.raises(Unavailable) as refused:
-        await proxies.started()
+        await proxies.start()
 
     assert refused.value.message == (
         f"The proxy needs Caddy 2.11.7; {programs / 'caddy'} has version 2.6.2."
@@ -80,7 +78,7 @@ async def test_outdated_caddy_is_refused_with_its_version(proxies: CaddyProxies,
 @pytest.mark.parametrize(
     ("script", "version"),
     [
-        pytest.param(OLD, (2, 6, 2), id="with its hash"),
+        pytest.param(OLD_CADDY_SCRIPT, (2, 6, 2), id="version and hash"),
         pytest.param("#!/bin/sh\necho 2.6.2\n", (2, 6, 2), id="Debian"),
         pytest.param("#!/bin/sh\necho v2.12.0-beta.1 h1:x\n", (2, 12, 0), id="beta"),
         pytest.param("#!/bin/sh\necho '(devel)'\n", (), id="no number"),
@@ -110,10 +108,10 @@ async def test_caddy_process_inherits_no_terminal_and_no_open_files(
 ):
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
-        pid = pid_of(await proxies.started())
-        opened = [file.path for file in psutil.Process(pid).open_files()]
+        pid = pid_of(await proxies.start())
+        open_paths = [file.path for file in psutil.Process(pid).open_files()]
 
-    assert lock.name not in opened
+    assert lock.name not in open_paths
     assert os.getsid(pid) == pid
 
 
@@ -132,7 +130,7 @@ async def test_caddy_environment_contains_only_variables_for_caddy(
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
     monkeypatch.setenv("JUPYTERHUB_CRYPT_KEY", "secret")
     monkeypatch.setenv(inherited, "http://proxy.example.org:3128")
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     environment = psutil.Process(pid_of(proxy)).environ()
 
     assert environment == {
@@ -145,7 +143,7 @@ async def test_caddy_environment_contains_only_variables_for_caddy(
 
 
 async def test_caddy_command_line_contains_no_settings(proxies: CaddyProxies):
-    pid = pid_of(await proxies.started())
+    pid = pid_of(await proxies.start())
 
     assert psutil.Process(pid).cmdline() == [str(caddy_program()), "run", "--config", "-"]
 
@@ -155,14 +153,14 @@ async def test_caddy_route_files_and_socket_are_inaccessible_to_other_accounts(
 ):
     folder = proxies.root / "open to others"
     folder.mkdir(mode=0o777)
-    await proxies.started(folder=str(folder))
+    await proxies.start(folder=str(folder))
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / ADMIN_SOCKET).stat().st_mode) == 0o600
 
 
 async def test_caddy_configuration_is_not_written_to_disk(proxies: CaddyProxies):
-    await proxies.started()
+    await proxies.start()
 
     assert not any(b"reverse_proxy" in content for content in contents(proxies.root))
 

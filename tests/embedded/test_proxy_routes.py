@@ -10,13 +10,13 @@ from yarl import URL
 
 from caddy_proxies import (
     CaddyProxies,
-    echoed,
-    served,
+    echo,
+    is_served,
 )
 from upstream_server import PREFIX, Upstream
 
-ANA = f"{PREFIX}/"
-DATA = {"user": "ana", "server_name": ""}
+ANA_ROUTE = f"{PREFIX}/"
+ROUTE_DATA = {"user": "ana", "server_name": ""}
 
 
 # -- routes ---------------------------------------------------------------------------------------
@@ -25,17 +25,17 @@ DATA = {"user": "ana", "server_name": ""}
 async def test_websocket_through_the_proxy_survives_changes_of_other_routes(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    proxy = await proxies.started()
-    await proxy.add_route(ANA, upstream.url, DATA)
+    proxy = await proxies.start()
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     async with client.ws_connect(f"{proxy.public_url}user/ana/ws") as websocket:
         for number in range(10):
             await proxy.add_route(f"/user/{number}/", upstream.url, {})
-            assert await echoed(websocket, f"with {number}") == f"with {number}"
-            assert await served(client, proxy, f"/user/{number}/")
+            assert await echo(websocket, f"with {number}") == f"with {number}"
+            assert await is_served(client, proxy, f"/user/{number}/")
         for number in range(10):
             await proxy.delete_route(f"/user/{number}/")
-            assert await echoed(websocket, f"without {number}") == f"without {number}"
-            assert not await served(client, proxy, f"/user/{number}/")
+            assert await echo(websocket, f"without {number}") == f"without {number}"
+            assert not await is_served(client, proxy, f"/user/{number}/")
 
 
 ODD_NAMES = (
@@ -63,7 +63,7 @@ ODD_NAMES = (
 async def test_user_names_with_special_characters_are_routed_to_their_server(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, hub: Upstream
 ):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     await proxy.add_route("/", hub.url, {})
     specs = [f"/user/{quote(name, safe='@~')}/" for name in ODD_NAMES]
     for spec in specs:
@@ -72,7 +72,7 @@ async def test_user_names_with_special_characters_are_routed_to_their_server(
             pass
         await proxy.delete_route(spec)
 
-    assert [request.raw_path for request in upstream.seen] == specs
+    assert [request.raw_path for request in upstream.requests] == specs
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ async def test_pattern_in_a_request_path_matches_no_user_route(
     hub: Upstream,
     path: str,
 ):
-    proxy = await proxies.started()
+    proxy = await proxies.start()
     await proxy.add_route("/", hub.url, {})
-    await proxy.add_route(ANA, upstream.url, DATA)
+    await proxy.add_route(ANA_ROUTE, upstream.url, ROUTE_DATA)
     async with client.get(URL(f"{proxy.public_url}{path[1:]}", encoded=True)):
         pass
 
-    assert [request.raw_path for request in hub.seen] == [path]
+    assert [request.raw_path for request in hub.requests] == [path]
 
 
 @pytest.mark.parametrize("host", ["ana.example.org", "ana.example.org:8000"])
 async def test_host_route_matches_its_host_header_with_and_without_port(
     proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, host: str
 ):
-    proxy = await proxies.started(host_routing=True)
-    await proxy.add_route("Ana.example.org/user/ana/", upstream.url, DATA)
+    proxy = await proxies.start(host_routing=True)
+    await proxy.add_route("Ana.example.org/user/ana/", upstream.url, ROUTE_DATA)
     url = f"{proxy.public_url}user/ana/"
     async with client.get(url, headers={"Host": host}) as matched, client.get(url) as unmatched:
         assert (matched.status, unmatched.status) == (200, 503)

@@ -28,7 +28,7 @@ from upstream_server import PREFIX, Upstream
 
 pytestmark = pytest.mark.tier("all")
 
-ANA = f"{PREFIX}/"
+ANA_ROUTE = f"{PREFIX}/"
 STRICT = ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN  # Python 3.13's default
 TRUST_FOLDERS = (Path("/usr/local/share/ca-certificates"), Path("/etc/ssl/certs"))
 NO_AUTHORITY = "https://127.0.0.1:1/directory"
@@ -75,7 +75,7 @@ def strict_context(root: Path) -> ssl.SSLContext:
 
 def https(proxy: CaddyProxy, name: str = "127.0.0.1") -> str:
     """Return a proxy's https URL: JupyterHub writes http if it has no certificate itself."""
-    return f"https://{name}:{urlsplit(proxy.public_url).port}{ANA}"
+    return f"https://{name}:{urlsplit(proxy.public_url).port}{ANA_ROUTE}"
 
 
 async def headers_of(
@@ -102,9 +102,9 @@ def serial_number(proxy: CaddyProxy, trust: ssl.SSLContext, name: str = "127.0.0
 @pytest.mark.parametrize(
     ("host", "port"),
     [
-        pytest.param("", None, id="its own port"),
-        pytest.param("gpu.example.org", "443", id="none in Host"),
-        pytest.param("gpu.example.org:8443", "8443", id="another one in Host"),
+        pytest.param("", None, id="port of the proxy"),
+        pytest.param("gpu.example.org", "443", id="no port in Host"),
+        pytest.param("gpu.example.org:8443", "8443", id="other port in Host"),
     ],
 )
 async def test_proxy_sets_forwarded_proto_and_port_over_https(
@@ -115,8 +115,8 @@ async def test_proxy_sets_forwarded_proto_and_port_over_https(
     host: str,
     port: str | None,
 ):
-    proxy = await proxies.started(**files.settings)
-    await proxy.add_route(ANA, upstream.url, {})
+    proxy = await proxies.start(**files.settings)
+    await proxy.add_route(ANA_ROUTE, upstream.url, {})
     headers = await headers_of(client, https(proxy), files.trust, host)
 
     assert headers["X-Forwarded-Proto"] == "https"
@@ -129,8 +129,8 @@ async def test_websocket_messages_pass_the_proxy_over_tls(
     upstream: Upstream,
     files: CertificateFiles,
 ):
-    proxy = await proxies.started(**files.settings)
-    await proxy.add_route(ANA, upstream.url, {})
+    proxy = await proxies.start(**files.settings)
+    await proxy.add_route(ANA_ROUTE, upstream.url, {})
     url = f"wss{https(proxy, 'localhost').removeprefix('https')}ws"
     async with client.ws_connect(url, ssl=files.trust) as websocket:
         await websocket.send_str("hello")
@@ -142,16 +142,16 @@ async def test_renewed_certificate_is_served_after_the_next_proxy_start(
     proxies: CaddyProxies, files: CertificateFiles
 ):
     settings = files.settings | {"public_url": f"https://127.0.0.1:{free_port()}/"}
-    first = await proxies.started(**settings)
+    first = await proxies.start(**settings)
     pid, number = pid_of(first), serial_number(first, files.trust)
     kill_hub(first)
-    second = await proxies.started(**settings)
+    second = await proxies.start(**settings)
     assert pid_of(second) == pid
 
     files.renew()
     assert serial_number(second, files.trust) == number
     kill_hub(second)
-    third = await proxies.started(**settings)
+    third = await proxies.start(**settings)
 
     assert pid_of(third) != pid
     assert serial_number(third, files.trust) != number
@@ -162,7 +162,7 @@ async def test_missing_tls_certificate_fails_the_proxy_start_with_a_hint(
 ):
     (files.folder / "server.crt").unlink()
     with pytest.raises(Unavailable) as refused:
-        await proxies.started(**files.settings)
+        await proxies.start(**files.settings)
 
     assert refused.value.message == (
         f"The certificate {files.folder}/server.crt cannot be read: No such file or directory."
@@ -171,17 +171,17 @@ async def test_missing_tls_certificate_fails_the_proxy_start_with_a_hint(
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "key_setting",
     [
-        pytest.param({"ssl_key": "/no/such.key"}, id="no such file"),
-        pytest.param({"ssl_key": ""}, id="none named"),
+        pytest.param({"ssl_key": "/no/such.key"}, id="missing file"),
+        pytest.param({"ssl_key": ""}, id="no key named"),
     ],
 )
 async def test_missing_tls_key_fails_the_proxy_start_with_a_hint(
-    proxies: CaddyProxies, files: CertificateFiles, wrong: dict[str, str]
+    proxies: CaddyProxies, files: CertificateFiles, key_setting: dict[str, str]
 ):
     with pytest.raises(Unavailable) as refused:
-        await proxies.started(**files.settings | wrong)
+        await proxies.start(**files.settings | key_setting)
 
     assert "--tls-cert and --tls-key" in refused.value.hint
 
@@ -198,8 +198,8 @@ async def test_internal_authority_certifies_localhost_without_system_trust(
     eventually_async: Callable[..., Any],
 ):
     trusted_before = system_trust_store()
-    proxy = await proxies.started(internal_authority=True)
-    await proxy.add_route(ANA, upstream.url, {})
+    proxy = await proxies.start(internal_authority=True)
+    await proxy.add_route(ANA_ROUTE, upstream.url, {})
     trust = strict_context(authority_file(Path(proxy.certificates)))
     await eventually_async(lambda: answers(client, https(proxy, name), trust))
     headers = await headers_of(client, https(proxy, name), trust)
@@ -226,7 +226,7 @@ async def test_certificate_for_a_wildcard_address_covers_the_host_name(
     proxies: CaddyProxies, ip: str, eventually_async: Callable[..., Any]
 ):
     port = free_port()
-    proxy = await proxies.started(public_url=f"http://{ip}:{port}/", internal_authority=True)
+    proxy = await proxies.start(public_url=f"http://{ip}:{port}/", internal_authority=True)
     trust = strict_context(authority_file(Path(proxy.certificates)))
 
     def certified() -> bool:
@@ -240,7 +240,7 @@ async def test_certificate_for_a_wildcard_address_covers_the_host_name(
 async def test_internal_authority_certificate_is_stable_and_its_key_is_private(
     proxies: CaddyProxies,
 ):
-    proxy = await proxies.started(internal_authority=True)
+    proxy = await proxies.start(internal_authority=True)
     root = authority_file(Path(proxy.certificates))
     before = root.read_bytes()
     await proxy.stop()
@@ -328,16 +328,17 @@ async def test_proxy_with_a_domain_gets_its_certificate_over_acme(
             "acme_server": directory,
             "acme_roots": [str(root)],
         }
-        proxy = await proxies.started(**settings)
-        await proxy.add_route(ANA, upstream.url, {})
+        proxy = await proxies.start(**settings)
+        await proxy.add_route(ANA_ROUTE, upstream.url, {})
         await eventually_async(
-            lambda: answers(client, f"https://localhost{ANA}", strict_context(root))
+            lambda: answers(client, f"https://localhost{ANA_ROUTE}", strict_context(root))
         )
-    headers = await headers_of(client, f"https://localhost{ANA}", strict_context(root))
+    headers = await headers_of(client, f"https://localhost{ANA_ROUTE}", strict_context(root))
     assert (headers["X-Forwarded-Proto"], headers["X-Forwarded-Port"]) == ("https", "443")
 
-    async with client.get(f"http://localhost{ANA}?a=1", allow_redirects=False) as reply:
-        assert (reply.status, reply.headers["Location"]) == (308, f"https://localhost{ANA}?a=1")
+    async with client.get(f"http://localhost{ANA_ROUTE}?a=1", allow_redirects=False) as reply:
+        assert reply.status == 308
+        assert reply.headers["Location"] == f"https://localhost{ANA_ROUTE}?a=1"
 
     # The authority is gone, but the next start still has the certificate.
     await proxy.stop()
@@ -349,8 +350,8 @@ async def test_proxy_with_a_domain_gets_its_certificate_over_acme(
 async def test_http_redirect_names_a_nondefault_https_port(
     proxies: CaddyProxies, client: aiohttp.ClientSession, usual_ports: None
 ):
-    proxy = await proxies.started(domain="localhost", acme_server=NO_AUTHORITY)
-    async with client.get(f"http://localhost{ANA}", allow_redirects=False) as reply:
+    proxy = await proxies.start(domain="localhost", acme_server=NO_AUTHORITY)
+    async with client.get(f"http://localhost{ANA_ROUTE}", allow_redirects=False) as reply:
         assert reply.headers["Location"] == https(proxy, "localhost")
 
 
@@ -362,7 +363,7 @@ async def test_taken_port_80_refuses_a_start_with_a_domain(
         socket.create_server(("127.0.0.1", 80)),
         pytest.raises(Conflict, match=r"Port 80 of 127\.0\.0\.1 is taken"),
     ):
-        await proxies.started(domain="localhost", acme_server=NO_AUTHORITY)
+        await proxies.start(domain="localhost", acme_server=NO_AUTHORITY)
 
 
 async def answers(client: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> bool:

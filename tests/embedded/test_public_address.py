@@ -20,7 +20,7 @@ LOCAL, EVERY = "127.0.0.1", ""
 
 
 @pytest.mark.parametrize(
-    ("options", "chosen", "ip", "port", "bind_url", "url"),
+    ("options", "admin_settings", "ip", "port", "bind_url", "url"),
     [
         pytest.param(
             [], {}, LOCAL, 8000, "http://127.0.0.1:8000/", "http://127.0.0.1:8000/", id="defaults"
@@ -179,9 +179,9 @@ LOCAL, EVERY = "127.0.0.1", ""
     ],
 )
 def test_admins_address_settings_take_precedence_over_up_options(
-    options: list[str], chosen: dict[str, Any], ip: str, port: int, bind_url: str, url: str
+    options: list[str], admin_settings: dict[str, Any], ip: str, port: int, bind_url: str, url: str
 ):
-    address = public_address(parse(options), chosen)
+    address = public_address(parse(options), admin_settings)
 
     assert (address.ip, address.port, address.bind_url, address.url) == (ip, port, bind_url, url)
     assert bind_url.endswith(address.base_url)
@@ -201,8 +201,8 @@ def test_addresses_other_than_loopback_are_public(ip: str, expected: bool):
 @pytest.mark.parametrize(
     ("options", "behind_proxy", "expected"),
     [
-        pytest.param([], False, "", id="this machine alone"),
-        pytest.param(["--ip", "0.0.0.0"], False, "Passwords travel unencrypted", id="everybody"),
+        pytest.param([], False, "", id="loopback"),
+        pytest.param(["--ip", "0.0.0.0"], False, "Passwords travel unencrypted", id="public IP"),
         pytest.param(["--ip", "0.0.0.0"], True, "", id="behind a trusted proxy"),
         pytest.param(["--ip", "0.0.0.0", "--tls-internal"], False, "", id="own authority"),
         pytest.param(DOMAIN, False, "", id="public name"),
@@ -217,7 +217,7 @@ def test_public_address_without_tls_gives_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("options", "chosen", "sentence"),
+    ("options", "admin_settings", "sentence"),
     [
         pytest.param(
             [],
@@ -264,10 +264,10 @@ def test_public_address_without_tls_gives_a_warning(
     ],
 )
 def test_invalid_or_contradictory_address_settings_are_refused_with_a_hint(
-    options: list[str], chosen: dict[str, Any], sentence: str
+    options: list[str], admin_settings: dict[str, Any], sentence: str
 ):
     with pytest.raises(InvalidRequest) as refused:
-        public_address(parse(options), chosen)
+        public_address(parse(options), admin_settings)
 
     assert refused.value.message.startswith(sentence)
     assert refused.value.hint

@@ -16,7 +16,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 pytestmark = pytest.mark.tier("check")
 
 DEPTH = 3
-ANA, BO = "http://127.0.0.1:1001", "http://127.0.0.1:1002"
+ANA_URL, BO_URL = "http://127.0.0.1:1001", "http://127.0.0.1:1002"
 DATA = {"user": "ana", "server_name": "ü"}
 
 
@@ -30,14 +30,14 @@ def routes(folder: Path) -> RouteFiles:
     return RouteFiles(folder, DEPTH)
 
 
-def files(folder: Path) -> list[str]:
+def file_paths(folder: Path) -> list[str]:
     """Return the paths of all files and of all empty folders below a folder."""
     leaves = (path for path in folder.rglob("*") if path.is_file() or not any(path.iterdir()))
     return sorted(str(path.relative_to(folder)) for path in leaves)
 
 
 @pytest.mark.parametrize(
-    ("routespec", "place"),
+    ("routespec", "path"),
     [
         pytest.param("/", "@", id="root"),
         pytest.param("/user/ana/", "@/-user/-ana", id="user"),
@@ -55,12 +55,12 @@ def files(folder: Path) -> list[str]:
     ],
 )
 def test_proxy_route_is_stored_as_one_file(
-    routes: RouteFiles, folder: Path, routespec: str, place: str
+    routes: RouteFiles, folder: Path, routespec: str, path: str
 ):
-    routes.add(routespec, ANA, DATA)
+    routes.add(routespec, ANA_URL, DATA)
 
-    assert files(folder) == [f"{place}/=127.0.0.1:1001"]
-    assert routes.all() == {routespec: {"routespec": routespec, "target": ANA, "data": DATA}}
+    assert file_paths(folder) == [f"{path}/=127.0.0.1:1001"]
+    assert routes.all() == {routespec: {"routespec": routespec, "target": ANA_URL, "data": DATA}}
 
 
 @pytest.mark.parametrize(
@@ -80,25 +80,25 @@ def test_route_file_name_is_host_and_port_of_the_target(
 ):
     routes.add("/user/ana/", target, {})
 
-    assert files(folder) == [f"@/-user/-ana/={server}"]
+    assert file_paths(folder) == [f"@/-user/-ana/={server}"]
     assert routes.all()["/user/ana/"]["target"] == target
 
 
 def test_changed_route_target_replaces_the_route_file(routes: RouteFiles, folder: Path):
-    routes.add("/user/ana/", ANA, {"number": 1})
-    routes.add("/user/ana/", BO, {"number": 2})
+    routes.add("/user/ana/", ANA_URL, {"number": 1})
+    routes.add("/user/ana/", BO_URL, {"number": 2})
 
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1002"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1002"]
     assert routes.all() == {
-        "/user/ana/": {"routespec": "/user/ana/", "target": BO, "data": {"number": 2}}
+        "/user/ana/": {"routespec": "/user/ana/", "target": BO_URL, "data": {"number": 2}}
     }
 
 
 def test_route_added_again_with_the_same_target_replaces_its_data(routes: RouteFiles, folder: Path):
-    routes.add("/user/ana/", ANA, {"number": 1})
-    routes.add("/user/ana/", ANA, {"number": 2})
+    routes.add("/user/ana/", ANA_URL, {"number": 1})
+    routes.add("/user/ana/", ANA_URL, {"number": 2})
 
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
     assert routes.all()["/user/ana/"]["data"] == {"number": 2}
 
 
@@ -116,14 +116,14 @@ def test_route_added_again_with_the_same_target_replaces_its_data(routes: RouteF
 def test_route_that_cannot_be_a_file_path_is_refused_without_changes(
     routes: RouteFiles, folder: Path, routespec: str
 ):
-    routes.add("/user/ana/", ANA, {})
+    routes.add("/user/ana/", ANA_URL, {})
     with pytest.raises(InvalidRequest) as refused:
-        routes.add(routespec, BO, {})
+        routes.add(routespec, BO_URL, {})
     routes.remove(routespec)
 
     assert refused.value.message == f"The route {routespec} cannot be served."
     assert "3 segments of 254 bytes" in refused.value.hint
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
 @pytest.mark.parametrize(
@@ -147,42 +147,42 @@ def test_route_that_cannot_be_a_file_path_is_refused_without_changes(
 def test_route_target_that_caddy_cannot_dial_is_refused(
     routes: RouteFiles, folder: Path, target: str
 ):
-    routes.add("/user/ana/", ANA, {})
+    routes.add("/user/ana/", ANA_URL, {})
     with pytest.raises(InvalidRequest) as refused:
         routes.add("/user/ana/", target, {})
 
     assert refused.value.message.startswith(f"The route /user/ana/ leads to {target}, which")
     assert "http://HOST:PORT" in refused.value.hint
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
 def test_route_path_refused_by_the_file_system_is_an_error_and_leaves_no_files(folder: Path):
     routespec = f"/{'x' * 250}" * 17 + "/"
     with pytest.raises(InvalidRequest) as refused:
-        RouteFiles(folder, 17).add(routespec, ANA, {})
+        RouteFiles(folder, 17).add(routespec, ANA_URL, {})
 
     assert refused.value.message.startswith(f"The route {routespec} cannot be stored: ")
-    assert not folder.exists() or files(folder) == []
+    assert not folder.exists() or file_paths(folder) == []
 
 
 def test_route_removal_prunes_empty_folders_and_leaves_sibling_routes(
     routes: RouteFiles, folder: Path
 ):
     for routespec in ("/user/ana/", "/user/ana/gpu/", "/user/bo/"):
-        routes.add(routespec, ANA, {})
+        routes.add(routespec, ANA_URL, {})
     routes.remove("/user/ana/gpu/")
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001", "@/-user/-bo/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1001", "@/-user/-bo/=127.0.0.1:1001"]
 
     routes.remove("/user/ana/")
-    assert files(folder) == ["@/-user/-bo/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-bo/=127.0.0.1:1001"]
 
     routes.remove("/user/bo/")
-    assert (folder.is_dir(), files(folder)) == (True, [])
+    assert (folder.is_dir(), file_paths(folder)) == (True, [])
 
 
 def test_route_removal_leaves_routes_below_it(routes: RouteFiles):
     for routespec in ("/", "/user/ana/", "/user/ana/gpu/"):
-        routes.add(routespec, ANA, {})
+        routes.add(routespec, ANA_URL, {})
     routes.remove("/")
     routes.remove("/user/ana/")
 
@@ -191,24 +191,24 @@ def test_route_removal_leaves_routes_below_it(routes: RouteFiles):
 
 def test_absent_route_removal_changes_nothing(routes: RouteFiles, folder: Path):
     routes.remove("/user/ana/")
-    routes.add("/user/ana/", ANA, {})
+    routes.add("/user/ana/", ANA_URL, {})
     for absent in ("/", "/user/", "/user/bo/", "/user/ana/gpu/", "host.example.org/user/ana/"):
         routes.remove(absent)
 
-    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+    assert file_paths(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
 
 
 def test_route_clearing_leaves_an_empty_folder(routes: RouteFiles, folder: Path):
     routes.clear()
-    routes.add("/user/ana/", ANA, {})
-    routes.add("host.example.org/", BO, {})
+    routes.add("/user/ana/", ANA_URL, {})
+    routes.add("host.example.org/", BO_URL, {})
     routes.clear()
 
-    assert (folder.is_dir(), files(folder), routes.all()) == (True, [], {})
+    assert (folder.is_dir(), file_paths(folder), routes.all()) == (True, [], {})
 
 
 def test_routes_persist_for_the_next_hub(routes: RouteFiles, folder: Path):
-    routes.add("/user/caf%C3%A9/", ANA, DATA)
+    routes.add("/user/caf%C3%A9/", ANA_URL, DATA)
 
     assert RouteFiles(folder, DEPTH).all() == routes.all()
 
@@ -217,7 +217,7 @@ def test_duplicate_route_files_resolve_to_the_file_that_caddy_uses(
     routes: RouteFiles, folder: Path
 ):
     for number in range(16):  # several, since the file system decides their order
-        routes.add(f"/user/{number}/", ANA, {})
+        routes.add(f"/user/{number}/", ANA_URL, {})
         [file] = (folder / "@" / "-user" / f"-{number}").iterdir()
         first_by_name = file.with_name("=127.0.0.1:1000")
         first_by_name.write_text(file.read_text().replace("1001", "1000"))
@@ -230,7 +230,7 @@ SPECS = (
     *("/services/runai/", "ana.example.org/", "ana.example.org/user/ana/"),
 )
 CHANGES = st.lists(
-    st.tuples(st.sampled_from(SPECS), st.sampled_from([ANA, BO, "http://[::1]", None])),
+    st.tuples(st.sampled_from(SPECS), st.sampled_from([ANA_URL, BO_URL, "http://[::1]", None])),
     max_size=30,
 )
 
@@ -239,28 +239,28 @@ CHANGES = st.lists(
 def test_route_changes_match_a_dictionary_model(changes: Sequence[tuple[str, str | None]]):
     with tempfile.TemporaryDirectory() as name:
         routes = RouteFiles(Path(name), DEPTH)
-        model: dict[str, object] = {}
+        expected: dict[str, object] = {}
         for number, (routespec, target) in enumerate(changes):
             if target is None:
                 routes.remove(routespec)
-                model.pop(routespec, None)
+                expected.pop(routespec, None)
             else:
                 data = {"number": number}
                 routes.add(routespec, target, data)
-                model[routespec] = {"routespec": routespec, "target": target, "data": data}
+                expected[routespec] = {"routespec": routespec, "target": target, "data": data}
 
-            assert routes.all() == model
-            assert len(files(Path(name))) == len(model)
+            assert routes.all() == expected
+            assert len(file_paths(Path(name))) == len(expected)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "7", '{"routespec": []}'])
 def test_damaged_route_file_is_ignored_and_can_be_replaced(
     routes: RouteFiles, folder: Path, text: str
 ):
-    routes.add("/user/bo/", BO, DATA)
-    routes.add("/user/ana/", ANA, DATA)
+    routes.add("/user/bo/", BO_URL, DATA)
+    routes.add("/user/ana/", ANA_URL, DATA)
     (folder / "@/-user/-ana/=127.0.0.1:1001").write_text(text)
 
     assert [*routes.all()] == ["/user/bo/"]
-    routes.add("/user/ana/", ANA, DATA)
+    routes.add("/user/ana/", ANA_URL, DATA)
     assert {*routes.all()} == {"/user/ana/", "/user/bo/"}

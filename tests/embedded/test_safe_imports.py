@@ -14,15 +14,15 @@ from runai.hub_service.processes.own_process import MODULE
 
 ROOT = Path(__file__).parents[2]
 SHADOWING_MODULE = "print('imported from the home', flush=True)\nraise SystemExit(7)\n"
-NAMES = ("random", "jinja2", "asyncio", "runai", "tornado", "usercustomize")
+MODULE_NAMES = ("random", "jinja2", "asyncio", "runai", "tornado", "usercustomize")
 
 PROGRAMS = {
-    "a notebook server": ("jupyterhub.singleuser", "--version"),
-    "the service": ("runai.hub_service",),
-    "the decision worker": ("runai.hub_service.controller.decision_process",),
-    "an agent": ("runai.hub_service.agent", "--help"),
-    "the keeper of MPS": ("runai.hub_service.limits.mps_supervisor",),
-    "a worker's relay": ("runai.elastic.pod",),
+    "notebook server": ("jupyterhub.singleuser", "--version"),
+    "service": ("runai.hub_service",),
+    "decision worker": ("runai.hub_service.controller.decision_process",),
+    "agent": ("runai.hub_service.agent", "--help"),
+    "MPS supervisor": ("runai.hub_service.limits.mps_supervisor",),
+    "elastic worker's relay": ("runai.elastic.pod",),
 }
 
 
@@ -32,14 +32,14 @@ def home(tmp_path: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for folder in (tmp_path, tmp_path / ".local" / "lib" / version / "site-packages"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in NAMES:
+        for name in MODULE_NAMES:
             (folder / f"{name}.py").write_text(SHADOWING_MODULE)
     return tmp_path
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_platform_program_ignores_shadowing_modules_in_the_home(home, program):
-    ran = subprocess.run(
+    completed = subprocess.run(
         [*MODULE, *program],
         cwd=home,
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
@@ -50,11 +50,11 @@ def test_platform_program_ignores_shadowing_modules_in_the_home(home, program):
         check=False,
     )
 
-    assert "imported from the home" not in ran.stdout + ran.stderr
-    assert ran.returncode != 7
+    assert "imported from the home" not in completed.stdout + completed.stderr
+    assert completed.returncode != 7  # the exit code of the shadowing modules
 
 
-CONTAINERS = {
+CONTAINER_COMMANDS = {
     f"{path.name}, line {number}": re.findall(r"[\w.-]+", line[line.index("python") :])
     for folder in ("helm/templates", "images")
     for path in sorted((ROOT / folder).rglob("*"))
@@ -65,13 +65,13 @@ CONTAINERS = {
 """Commands of chart and images that run a module."""
 
 
-@pytest.mark.parametrize("command", CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize("command", CONTAINER_COMMANDS.values(), ids=CONTAINER_COMMANDS)
 def test_container_commands_use_the_safe_python_options(command):
     assert tuple(command[1 : len(MODULE)]) == MODULE[1:]
 
 
 def test_commands_of_chart_and_images_are_found():
-    assert {place.partition(",")[0] for place in CONTAINERS} == {
+    assert {name.partition(",")[0] for name in CONTAINER_COMMANDS} == {
         "daemonset.yaml",
         "deployment.yaml",
         "service.Dockerfile",

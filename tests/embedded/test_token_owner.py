@@ -19,12 +19,12 @@ def get_with_token(platform: HubPlatform, path: str, token: str) -> httpx.Respon
     return httpx.get(platform.http.base_url.join(path), headers=headers, timeout=60)
 
 
-@pytest.mark.parametrize("reads", [False, True], ids=["nothing is written", "nothing is read"])
-def test_valid_token_gets_503_while_the_hub_database_fails(platform: HubPlatform, reads: bool):
+@pytest.mark.parametrize("reads_fail", [False, True], ids=["writes fail", "reads fail"])
+def test_valid_token_gets_503_while_the_hub_database_fails(platform: HubPlatform, reads_fail: bool):
     # The hub writes a token's first use to the database at once, later uses twice a minute.
     token = platform.token("bo")
 
-    with failing(platform.data_dir, reads=reads):
+    with failing(platform.data_dir, reads=reads_fail):
         by_hub = get_with_token(platform, "/hub/api/user", token)
         by_service = get_with_token(platform, "/services/runai/api/v1/whoami", token)
 

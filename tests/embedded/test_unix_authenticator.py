@@ -25,8 +25,8 @@ from runai.embedded.hub import EmbeddedHub
 from runai.embedded.settings import Settings
 
 PASSWORDS = {"dora": "of dora", "Dora": "of Dora", "ana": "of ana", "ben": "of ben", "cy": "of cy"}
-SWAP = {"ana": "ben", "ben": "ana"}
-CAPITALS = "Invalid username or password. Capitals do not count here: Dora is dora. "
+SWAPPED_NAMES = {"ana": "ben", "ben": "ana"}
+CAPITALS_MESSAGE = "Invalid username or password. Capitals do not count here: Dora is dora. "
 
 pytestmark = pytest.mark.skipif(
     not hasattr(pamela.LIBPAM, "pam_start_confdir"), reason="PAM reads services of /etc alone"
@@ -85,20 +85,20 @@ async def log_in(
     config.PAMAuthenticator.update({"allow_all": True, **settings})
     authenticator = with_checked_accounts(kind)(config=config)
     data = {"username": name, "password": password}
-    entered = await authenticator.get_authenticated_user(None, data)
-    return None if entered is None else entered["name"]
+    user = await authenticator.get_authenticated_user(None, data)
+    return None if user is None else user["name"]
 
 
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize("kind", [PAMAuthenticator, Own], ids=["pam", "subclass"])
 @pytest.mark.parametrize(
-    ("typed", "password_owner", "entered", "settings"),
+    ("typed_name", "password_owner", "session_user", "settings"),
     [
         pytest.param("dora", "dora", "dora", {}, id="plain"),
         pytest.param("Dora", "dora", "dora", {}, id="capitals"),
         pytest.param("dora", "Dora", "Dora", {"username_map": {"dora": "Dora"}}, id="to capitals"),
         pytest.param("Ana", "cy", "cy", {"username_map": {"ana": "cy"}}, id="mapped"),
-        pytest.param("ana", "ben", "ben", {"username_map": SWAP}, id="swapped"),
+        pytest.param("ana", "ben", "ben", {"username_map": SWAPPED_NAMES}, id="swapped"),
         pytest.param(
             "lab\\Dora", "Dora", "Dora", {"pam_normalize_username": True}, id="normalized by PAM"
         ),
@@ -107,35 +107,35 @@ async def log_in(
 async def test_unix_login_checks_the_password_of_the_mapped_account(
     monkeypatch: pytest.MonkeyPatch,
     kind: type[PAMAuthenticator],
-    typed: str,
+    typed_name: str,
     password_owner: str,
-    entered: str,
+    session_user: str,
     settings: Mapping[str, object],
 ):
     patch_accounts(monkeypatch, PASSWORDS)
 
-    name = await log_in(typed, PASSWORDS[password_owner], settings, kind)
+    name = await log_in(typed_name, PASSWORDS[password_owner], settings, kind)
 
-    assert (name, type(name)) == (entered, str)
+    assert (name, type(name)) == (session_user, str)
 
 
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize(
-    ("typed", "settings"),
+    ("typed_name", "settings"),
     [
         pytest.param("ana", {"username_map": {"ana": "cy"}}, id="mapped"),
-        pytest.param("ana", {"username_map": SWAP}, id="swapped"),
+        pytest.param("ana", {"username_map": SWAPPED_NAMES}, id="swapped"),
         pytest.param("ana", {"username_map": {"ana": "zoe"}}, id="mapped to no account"),
         pytest.param("zoe", {"pam_normalize_username": True}, id="no account"),
         pytest.param("Zoe", {"pam_normalize_username": True}, id="no account, capitals"),
     ],
 )
 async def test_unix_login_refuses_the_password_of_the_unmapped_name(
-    monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
+    monkeypatch: pytest.MonkeyPatch, typed_name: str, settings: Mapping[str, object]
 ):
     patch_accounts(monkeypatch, PASSWORDS)
 
-    assert await log_in(typed, "of ana", settings) is None
+    assert await log_in(typed_name, "of ana", settings) is None
 
 
 @pytest.mark.usefixtures("pam")
@@ -160,12 +160,12 @@ async def test_refused_login_with_a_capitalized_user_name_explains_case_folding(
         await log_in("Dora", "of Dora", {})
 
     assert refused.value.status_code == 403
-    assert str(refused.value.get_message()).startswith(CAPITALS)
+    assert str(refused.value.get_message()).startswith(CAPITALS_MESSAGE)
 
 
 @pytest.mark.usefixtures("pam")
 @pytest.mark.parametrize(
-    ("typed", "settings"),
+    ("typed_name", "settings"),
     [
         pytest.param("dora", {}, id="plain"),
         pytest.param("ben", {"username_map": {"ben": "dora"}}, id="mapped"),
@@ -174,19 +174,19 @@ async def test_refused_login_with_a_capitalized_user_name_explains_case_folding(
     ],
 )
 async def test_correct_password_without_a_unix_account_is_refused_with_a_message(
-    monkeypatch: pytest.MonkeyPatch, typed: str, settings: Mapping[str, object]
+    monkeypatch: pytest.MonkeyPatch, typed_name: str, settings: Mapping[str, object]
 ):
     patch_accounts(monkeypatch, ["ana"])
 
     with pytest.raises(web.HTTPError) as refused:
-        await log_in(typed, "of dora", settings)
+        await log_in(typed_name, "of dora", settings)
 
     assert refused.value.status_code == 403
     assert "There is no Unix account dora on this machine." in str(refused.value.get_message())
 
 
 @pytest.mark.parametrize(
-    ("system_users", "file", "checks"),
+    ("system_users", "file", "uses_pam"),
     [
         pytest.param(True, "", True, id="system users"),
         pytest.param(False, "c.JupyterHub.authenticator_class = 'PAM'", True, id="pam"),
@@ -203,7 +203,7 @@ async def test_correct_password_without_a_unix_account_is_refused_with_a_message
     ],
 )
 def test_hub_uses_the_unix_authenticator_if_the_configured_authenticator_is_pam(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_users: bool, file: str, checks: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_users: bool, file: str, uses_pam: bool
 ):
     DataDirectory(tmp_path).prepare(system_users=False)
     for name, value in Settings(tmp_path, system_users=system_users).environment().items():
@@ -213,7 +213,7 @@ def test_hub_uses_the_unix_authenticator_if_the_configured_authenticator_is_pam(
 
     hub.load_config_file("jupyterhub_config", str(tmp_path))
 
-    assert issubclass(hub.authenticator_class, UnixAuthenticator) == checks
+    assert issubclass(hub.authenticator_class, UnixAuthenticator) == uses_pam
 
 
 class Sshd(PAMAuthenticator):  # type: ignore[misc]
@@ -228,10 +228,10 @@ class Sshd(PAMAuthenticator):  # type: ignore[misc]
         pytest.param(PAMAuthenticator, {}, "login", id="default"),
         pytest.param(PAMAuthenticator, {"PAMAuthenticator.service": "gpu"}, "gpu", id="chosen"),
         pytest.param(Own, {"Own.service": "own"}, "own", id="chosen for a subclass"),
-        pytest.param(Sshd, {}, "sshd", id="of a subclass"),
+        pytest.param(Sshd, {}, "sshd", id="default of a subclass"),
         pytest.param(DummyAuthenticator, {}, "login", id="single sign-on"),
-        pytest.param("dummy", {"PAMAuthenticator.service": "gpu"}, "gpu", id="a name"),
-        pytest.param(Own, {"PAMAuthenticator.check_account": False}, "", id="none is asked"),
+        pytest.param("dummy", {"PAMAuthenticator.service": "gpu"}, "gpu", id="name of a class"),
+        pytest.param(Own, {"PAMAuthenticator.check_account": False}, "", id="no account check"),
     ],
 )
 def test_account_expiry_uses_the_pam_service_of_logins(

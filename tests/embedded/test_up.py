@@ -239,7 +239,7 @@ def test_second_platform_start_on_a_data_directory_names_the_running_platform(tm
     assert "already: http://127.0.0.1:8000/ (process 7)." in result.stderr
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "systemd's journal"])
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "systemd journal"])
 def test_passwords_of_first_accounts_are_printed_only_on_a_terminal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -263,7 +263,8 @@ def test_passwords_of_first_accounts_are_printed_only_on_a_terminal(
 def test_data_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Path):
     data_dir = tmp_path / "data"
     data_dir.mkdir(mode=0o700)
-    os.chown(data_dir, 54_321, 54_321)
+    other_uid = 54_321
+    os.chown(data_dir, other_uid, other_uid)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -271,7 +272,7 @@ def test_data_directory_of_a_foreign_owner_is_refused_with_a_remedy(tmp_path: Pa
 
     assert result.returncode == 1
     assert result.stderr == (
-        f"runai up: {data_dir} belongs to 54321, who could change what the platform runs."
+        f"runai up: {data_dir} belongs to {other_uid}, who could change what the platform runs."
         f" Name another directory with --data-dir, or look through it and take it over:"
         f" chown -R root {data_dir}.\n"
     )
@@ -285,7 +286,7 @@ def test_up_with_an_invalid_option_creates_no_data_directory(tmp_path: Path):
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may start sessions of Unix accounts")
 def test_system_users_option_without_root_is_refused(tmp_path: Path):
     result = up("--data-dir", str(tmp_path), "--system-users")
 

@@ -87,14 +87,14 @@ class Users:
     async def actor(self, request: Request) -> Actor:
         name, _, rest = (bearer_token(request) or "").rpartition("-")
         if rest != "token":
-            raise Unauthenticated("Nobody known asks.")
+            raise Unauthenticated("The token is not known.")
         return Actor(name, admin=name == "root")
 
     async def person(self, name: str) -> Actor:
         return Actor(name)
 
 
-class Works(dict[str, Work]):
+class RandomWork(dict[str, Work]):
     """Work of each worker, chosen at random on first access."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -107,7 +107,7 @@ class Works(dict[str, Work]):
         return work
 
 
-class ShortMemory(Machine):
+class ForgetfulMachine(Machine):
     """A machine that drops reported ends, so that its own memory does not grow."""
 
     def drop_reported_end(self, start: Start) -> None:
@@ -116,7 +116,7 @@ class ShortMemory(Machine):
             self.work.pop(start.worker, None)
 
 
-class ShortAttempt(VirtualAttempt):
+class ForgetfulAttempt(VirtualAttempt):
     """Directory of a start, dropped when its end was read."""
 
     def forget_environment(self) -> None:
@@ -132,8 +132,8 @@ class Month:
         self.loop = VirtualLoop(self.clock)
         asyncio.set_event_loop(self.loop)
         self.dice = random.Random(lab.seed)
-        self.machine = ShortMemory(self.clock, self.dice)
-        self.machine.work = Works(self.dice)
+        self.machine = ForgetfulMachine(self.clock, self.dice)
+        self.machine.work = RandomWork(self.dice)
         devices = [
             Device(i, f"SIM-{i}", "Simulated GPU", 40_000, simulated=True) for i in range(lab.gpus)
         ]
@@ -147,7 +147,7 @@ class Month:
             clock=self.clock,
             retention=lab.retention,
             process_control=reconciler.ProcessControl(
-                attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
+                attempt=lambda path: ForgetfulAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
                 watch=self.machine.watch,
                 lasting=lambda process: process,
                 end_tree=self.machine.end_session,
@@ -157,7 +157,7 @@ class Month:
         )
         self.ledger = Ledger(place / "ledger.sqlite", clock=self.clock)
         for engine in (self.store._engine, self.ledger._store._engine):
-            sa.event.listen(engine, "begin", _quick)
+            sa.event.listen(engine, "begin", _skip_syncing)
         self.metrics = Metrics()
         scheduler = inline_scheduler()
         self.platform = Platform(
@@ -335,6 +335,6 @@ class Month:
                 (await client.get("metrics")).raise_for_status()
 
 
-def _quick(connection: sa.Connection) -> None:
+def _skip_syncing(connection: sa.Connection) -> None:
     """Do not wait for the disk: syncing is slow, and the machine does not go down."""
     connection.exec_driver_sql("PRAGMA synchronous=OFF")

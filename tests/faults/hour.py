@@ -14,8 +14,8 @@ from pathlib import Path
 
 from faults import invariants
 from faults.machine import Machine
-from faults.people import HOUR_S, Act, People
 from faults.service import Disk, Service, dice_of
+from faults.user_actions import HOUR_S, UserAction, UserActions
 from faults.virtual_time import Crash, WallClock
 from inline_decisions import Fault
 from runai.hub_service.controller.decision_worker import DEADLINE_S
@@ -30,7 +30,7 @@ TRY_AGAIN_S = 2.0
 class HourOutcome:
     """Outcome of one hour."""
 
-    wrong: list[str]
+    violations: list[str]
     crashes: int
     faults: dict[str, int]
     acknowledged: int
@@ -51,12 +51,12 @@ class Hour:
     away: set[str] = field(default_factory=set)
     """Components that do not answer now: `agent`, `cluster`."""
     recovered_s: list[float] = field(default_factory=list)
-    well_since: float | None = None
+    recovering_since: float | None = None
     """Time at which the last fault ended, until a cycle is run."""
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.clock, dice_of(self.seed, "machine"))
-        self.people = People(dice_of(self.seed, "people"), self.machine)
+        self.users = UserActions(dice_of(self.seed, "people"), self.machine)
         self.checker = invariants.CycleChecker(self.machine)
         self.service: Service | None = None
         self._breakages()
@@ -131,7 +131,7 @@ class Hour:
 
     def _mark_recovered(self) -> None:
         self.checker.restart_timers()
-        self.well_since = self.clock.true
+        self.recovering_since = self.clock.true
 
     def _clock(self, seconds: float) -> None:
         self.clock.off_s += seconds
@@ -153,7 +153,7 @@ class Hour:
             self.machine.violations,
             self.crashes,
             self.faults,
-            len(self.people.acknowledged),
+            len(self.users.acknowledged),
             self.recovered_s,
         )
 
@@ -179,7 +179,7 @@ class Hour:
         self._forget()
         dice = dice_of(self.seed, f"downtime {self.crashes}")
         self.machine.sleep(dice.choice([0.1, 1.0, 10.0, 120.0]))
-        self.well_since = self.clock.true  # the service is started again now
+        self.recovering_since = self.clock.true  # the service is started again now
 
     def _forget(self) -> None:
         if self.service is not None:
@@ -198,35 +198,37 @@ class Hour:
         projects = [project.spec for project in cluster._projects.records()]
         if self.disk.state or self.machine.any_frozen():  # owed projects may have to wait
             self.checker.restart_timers()
-        if not self.disk.state and self.well_since is not None and not self.away:
-            self.recovered_s.append(self.clock.true - self.well_since)
-            self.well_since = None
+        if not self.disk.state and self.recovering_since is not None and not self.away:
+            self.recovered_s.append(self.clock.true - self.recovering_since)
+            self.recovering_since = None
         self.checker.check(records, projects)
 
     async def _act_and_drain(self) -> None:
         assert self.service is not None
         service = self.service
-        await asyncio.gather(*(self._act(service, act) for act in self.people.acts if not act.done))
+        await asyncio.gather(
+            *(self._perform(service, action) for action in self.users.actions if not action.done)
+        )
         await self._drain(service)
         records = await service.cluster.workloads()
-        wrong = invariants.final_violations(records, self.machine, self.people.acknowledged)
+        wrong = invariants.final_violations(records, self.machine, self.users.acknowledged)
         service.ledger._integration.advance(self.clock())
         wrong += invariants.ledger_violations(service.ledger, 4 * self.clock.true)
         self.machine.violations += wrong
 
-    async def _act(self, service: Service, act: Act) -> None:
-        await asyncio.sleep(max(0.0, act.at - self.clock.true))
-        while not act.done:
+    async def _perform(self, service: Service, action: UserAction) -> None:
+        await asyncio.sleep(max(0.0, action.at - self.clock.true))
+        while not action.done:
             try:
-                await act.do(service)
-                act.done = True
+                await action.do(service)
+                action.done = True
             except (Conflict, NotFound):
-                act.done = True
+                action.done = True
             except Unavailable:
                 await asyncio.sleep(TRY_AGAIN_S)
             except RunaiError as refused:
                 self.machine.violations.append(f"refused: {refused}")
-                act.done = True
+                action.done = True
 
     async def _drain(self, service: Service) -> None:
         for record in await service.cluster.workloads():

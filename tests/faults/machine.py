@@ -76,7 +76,7 @@ class Machine:
         self._pids = itertools.count(FIRST_PID)
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._doomed = False
+        self._kills_at_next_end = False
         """True if the next supervisor is killed between its worker's end and its report."""
         self._launching: set[int] = set()
         """PIDs of supervisors that have no lock yet."""
@@ -163,8 +163,8 @@ class Machine:
         self._save_progress(start)
         start.program_exit_status = ExitStatus(exit_code, stop_requested=start.stop_requested)
         self.work[start.worker].succeeded = exit_code == 0
-        if self._doomed:
-            self._doomed = False
+        if self._kills_at_next_end:
+            self._kills_at_next_end = False
             self._release_lock(start)  # only its subreaper has seen it
             return
         self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._report_end(start))
@@ -212,7 +212,7 @@ class Machine:
 
     def kill_supervisor_at_an_end(self) -> None:
         """Kill a supervisor at the next end of a worker, before it records that end."""
-        self._doomed = True
+        self._kills_at_next_end = True
 
     def freeze_supervisor(self, seconds: float) -> None:
         """Stop a random live supervisor, as SIGSTOP does; its worker runs on meanwhile."""

@@ -15,21 +15,23 @@ JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
 
 
 @pytest.mark.parametrize(
-    ("state", "waited", "is_reported"),
+    ("state", "waited_a_cycle", "is_reported"),
     [
-        pytest.param("queued", False, False, id="it has just come"),
-        pytest.param("queued", True, True, id="it waits longer than a cycle"),
-        pytest.param("paused", True, True, id="it is paused longer than a cycle"),
-        pytest.param("suspended", False, True, id="its user suspended it"),
-        pytest.param("running", True, False, id="it runs"),
+        pytest.param("queued", False, False, id="queued since now"),
+        pytest.param("queued", True, True, id="queued longer than a cycle"),
+        pytest.param("paused", True, True, id="paused longer than a cycle"),
+        pytest.param("suspended", False, True, id="suspended by its user"),
+        pytest.param("running", True, False, id="running"),
     ],
 )
-def test_invariant_checker_reports_workload_states_without_a_reason(state, waited, is_reported):
-    record = replace(JOB, state=WorkloadState(state))
-    known = {record.id} if waited else set()
+def test_invariant_checker_reports_workload_states_without_a_reason(
+    state, waited_a_cycle, is_reported
+):
+    without_reason = replace(JOB, state=WorkloadState(state), reason=None)
+    with_empty_reason = replace(without_reason, reason=StateReason("code", ""))
+    with_reason = replace(without_reason, reason=StateReason("code", "all GPUs are in use"))
+    waited = {JOB.id} if waited_a_cycle else set()
 
-    assert bool(unexplained([record], known)) == is_reported
-    assert not unexplained([replace(record, reason=StateReason("a", "since it is so"))], known)
-    assert unexplained([replace(record, reason=StateReason("a", ""))], known) == unexplained(
-        [record], known
-    )
+    assert bool(unexplained([without_reason], waited)) == is_reported
+    assert unexplained([with_empty_reason], waited) == unexplained([without_reason], waited)
+    assert unexplained([with_reason], waited) == []

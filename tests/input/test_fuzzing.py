@@ -10,8 +10,8 @@ import pytest
 
 from parsers import PARSERS
 
-FUZZ = Path(__file__).with_name("fuzz.py")
-SECONDS = 30
+FUZZ_PROGRAM = Path(__file__).with_name("fuzz.py")
+FUZZING_S = 30
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("name", PARSERS)
 def test_parser_reads_or_refuses_fuzzed_input(name):
     pytest.importorskip("atheris", reason="atheris has no wheel for this Python or machine")
-    done = subprocess.run(
-        [sys.executable, str(FUZZ), name, str(SECONDS)],
+    completed = subprocess.run(
+        [sys.executable, str(FUZZ_PROGRAM), name, str(FUZZING_S)],
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert completed.returncode == 0, completed.stderr[-4000:]

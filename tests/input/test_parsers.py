@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from parsers import PARSERS, Parser
 
-DEEP = [b"[" * 1_500, b'{"a":' * 1_500, b"- " * 1_000, b"(" * 1_500, b"-" * 100_000 + b"1"]
-DEEP += [b"[" * 1_500 + b"]" * 1_500, b'{"a":' * 1_500 + b"1" + b"}" * 1_500]
+DEEPLY_NESTED = [b"[" * 1_500, b'{"a":' * 1_500, b"- " * 1_000, b"(" * 1_500, b"-" * 100_000 + b"1"]
+DEEPLY_NESTED += [b"[" * 1_500 + b"]" * 1_500, b'{"a":' * 1_500 + b"1" + b"}" * 1_500]
 LONG_NUMBER = b"9" * 5_000
-ODD = [b"", b"\0", b"\xff\xfe", b"\n", "\u202e\u2028".encode(), b"\x1b[2J", b"NaN", b"1e999"]
-ODD += [b"2147483647", b"1e9999", b"1e999999", b"1e99999999999", b"-0", b"Infinity"]
+ODD_VALUES = [b"", b"\0", b"\xff\xfe", b"\n", "\u202e\u2028".encode(), b"\x1b[2J", b"NaN", b"1e999"]
+ODD_VALUES += [b"2147483647", b"1e9999", b"1e999999", b"1e99999999999", b"-0", b"Infinity"]
 
-SETTINGS = settings(
+FUZZ_SETTINGS = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
@@ -25,9 +25,9 @@ SETTINGS = settings(
 def reads_or_refuses(parser: Parser, content: bytes) -> None:
     try:
         parser.read(content)
-    except parser.refusals as refused:
+    except parser.refusals as refusal:
         # The error is a sentence of bounded length that exposes no internals.
-        message = str(refused)
+        message = str(refusal)
         assert "Traceback" not in message
         assert len(message) < 2 * len(content) + 2000
 
@@ -48,7 +48,7 @@ FUZZ_REGRESSIONS = [
 ]
 """Regression cases: inputs that fuzzing found."""
 
-TOO_LARGE = {
+OVERSIZED_INPUTS = {
     "GPUs of a node": ("node", b'{"status": {"allocatable": {"nvidia.com/gpu": "6Gi"}}}'),
     "workers of a PyTorchJob": (
         "PyTorchJob",
@@ -84,7 +84,7 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize(("name", "content"), TOO_LARGE.values(), ids=TOO_LARGE)
+@pytest.mark.parametrize(("name", "content"), OVERSIZED_INPUTS.values(), ids=OVERSIZED_INPUTS)
 def test_oversized_parser_input_is_read_or_refused_in_bounded_memory_and_time(name, content):
     """Regression cases: each used up the memory or the time, or ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
@@ -106,18 +106,18 @@ def test_magic_option_with_two_dashes_as_value_is_read_or_refused(name, content)
 
 @each_parser
 def test_parser_reads_valid_input_and_refuses_deep_long_or_odd_values(parser):
-    for seed in parser.seeds:
-        parser.read(seed)
-    for content in (*DEEP, LONG_NUMBER, *ODD):
+    for valid_input in parser.seeds:
+        parser.read(valid_input)
+    for content in (*DEEPLY_NESTED, LONG_NUMBER, *ODD_VALUES):
         reads_or_refuses(parser, content)
-    for seed in parser.seeds:
-        for content in (*DEEP, LONG_NUMBER, *ODD):
-            # Replace the last value, and each number.
-            head, cut, _ = seed.rpartition(b"|" if b"|" in seed else b"=" if b"=" in seed else b":")
-            reads_or_refuses(parser, head + cut + content)
-            for figure in (b"1", b"2", b"0.5"):
-                if figure in seed:
-                    reads_or_refuses(parser, seed.replace(figure, content))
+    for valid_input in parser.seeds:
+        for content in (*DEEPLY_NESTED, LONG_NUMBER, *ODD_VALUES):
+            separator = next((s for s in (b"|", b"=") if s in valid_input), b":")
+            before_last_value, found_separator, _ = valid_input.rpartition(separator)
+            reads_or_refuses(parser, before_last_value + found_separator + content)
+            for number in (b"1", b"2", b"0.5"):
+                if number in valid_input:
+                    reads_or_refuses(parser, valid_input.replace(number, content))
 
 
 JSON = st.recursive(
@@ -137,17 +137,17 @@ JSON_PARSERS = {
 
 
 @pytest.mark.parametrize("parser", JSON_PARSERS.values(), ids=list(JSON_PARSERS))
-@SETTINGS
+@FUZZ_SETTINGS
 @given(data=st.data())
 def test_parser_reads_or_refuses_json_with_a_replaced_part(parser, data):
-    seed = data.draw(st.sampled_from(parser.seeds))
-    head, bar, body = seed.rpartition(b"|")
+    valid_input = data.draw(st.sampled_from(parser.seeds))
+    field, bar, body = valid_input.rpartition(b"|")  # `field|JSON`, or JSON alone
     try:
         value = json.loads(body)
     except ValueError:
         value = None
-    wrong = json.dumps(_replace_part(data.draw, value)).encode()
-    reads_or_refuses(parser, head + bar + wrong)
+    changed = json.dumps(_replace_part(data.draw, value)).encode()
+    reads_or_refuses(parser, field + bar + changed)
 
 
 def _replace_part(draw: Any, value: Any) -> Any:
@@ -165,17 +165,17 @@ TEXT = st.text(max_size=30).map(lambda text: text.encode(errors="surrogatepass")
 
 
 @each_parser
-@settings(SETTINGS, max_examples=50)
+@settings(FUZZ_SETTINGS, max_examples=50)
 @given(data=st.data(), content=BYTES | TEXT)
 def test_parser_reads_or_refuses_input_with_a_replaced_slice(parser, data, content):
     """Replace any slice of a valid input, up to all of it."""
-    seed = data.draw(st.sampled_from(parser.seeds) | st.just(b""))
-    start = data.draw(st.integers(0, len(seed)))
-    end = data.draw(st.integers(start, len(seed)))
-    reads_or_refuses(parser, seed[:start] + content + seed[end:])
+    valid_input = data.draw(st.sampled_from(parser.seeds) | st.just(b""))
+    start = data.draw(st.integers(0, len(valid_input)))
+    end = data.draw(st.integers(start, len(valid_input)))
+    reads_or_refuses(parser, valid_input[:start] + content + valid_input[end:])
 
 
-BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+ALIAS_BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
 
@@ -184,14 +184,17 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     "text",
     [
-        BOMB,
+        ALIAS_BOMB,
         "projects:\n  vision:\n    members: &a [ana]\n    admins: &b " + "[*a,*a]" + "\n",
         "projects: &p {vision: *p}\n",
         "&a [*a]\n",
-        BOMB.replace("a11:", "projects:"),
-        "projects:\n  vision: {members: " + BOMB.splitlines()[0][8:] + "}\n",
+        ALIAS_BOMB.replace("a11:", "projects:"),
+        "projects:\n  vision: {members: " + ALIAS_BOMB.splitlines()[0][8:] + "}\n",
     ],
-    ids=["nested", "twice", "itself", "itself in a list", "as projects", "as members"],
+    ids=[
+        *("twelve levels of aliases", "list twice", "map in itself", "list in itself"),
+        *("twelve levels of aliases as projects", "list as members"),
+    ],
 )
 def test_yaml_file_with_expanding_aliases_is_read_or_refused(name, text):
     """A few hundred bytes of YAML aliases can expand to gigabytes."""

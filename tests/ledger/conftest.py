@@ -5,7 +5,7 @@ new_database  () -> a migrated database: a SQLite file; with `on_each_database`
               (databases.py) PostgreSQL as well
 database      one such database
 rows          rows(sql) -> rows of `database`
-ledger        open(): a ledger on that database and clock; opening again is a restart
+open_ledger   open_ledger(): a ledger on that database and clock; opening again is a restart
 report        report(at, interval, {("vision/a", "GPU-0"): 0.5}) -> an agent's report
 """
 
@@ -103,7 +103,7 @@ def rows(database: str | Path) -> Callable[[str], list[tuple[object, ...]]]:
 
 
 @pytest.fixture
-def ledger(database: str | Path, clock: Clock) -> Iterator[Callable[[], Ledger]]:
+def open_ledger(database: str | Path, clock: Clock) -> Iterator[Callable[[], Ledger]]:
     opened: list[Ledger] = []
 
     def open_() -> Ledger:
@@ -111,8 +111,8 @@ def ledger(database: str | Path, clock: Clock) -> Iterator[Callable[[], Ledger]]
         return opened[-1]
 
     yield open_
-    for one in opened:
-        one._store.close()
+    for ledger in opened:
+        ledger._store.close()
 
 
 Utilization = Mapping[tuple[str, str], float | None]

@@ -23,7 +23,7 @@ from runai.hub_service.wire.agent_reports import AgentReport
 START = 1_700_000_000.0
 TICK_S = 0.25
 
-HOLDS = [
+SHARES = [
     DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
     DeviceAllocation("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
     DeviceAllocation("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
@@ -31,7 +31,7 @@ HOLDS = [
     DeviceAllocation("nlp", "bo", "nlp/d", "GPU-3", 1000, "n2"),
     DeviceAllocation("ops", "eve", "ops/e", "GPU-4", 1000, "n2"),
 ]
-WORKLOADS = {allocation.workload for allocation in HOLDS}
+WORKLOADS = {allocation.workload for allocation in SHARES}
 FILTERS = {
     "all": UsageFilter(),
     "project vision": UsageFilter(project="vision"),
@@ -59,8 +59,10 @@ traces = st.lists(
     st.builds(
         Step,
         ticks=st.integers(1, 24),
-        allocated=st.sets(st.integers(0, len(HOLDS) - 1)).map(lambda some: tuple(sorted(some))),
-        busy=st.tuples(*[st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])] * len(HOLDS)),
+        allocated=st.sets(st.integers(0, len(SHARES) - 1)).map(
+            lambda indexes: tuple(sorted(indexes))
+        ),
+        busy=st.tuples(*[st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])] * len(SHARES)),
         delivery=st.sampled_from(["once"] * 6 + ["twice", "late", "failed", "lost"]),
         then=st.sampled_from(["go on"] * 8 + ["stop", "crash"]),
         away_ticks=st.integers(0, 120),
@@ -108,16 +110,18 @@ def integrate(pieces: list[Piece], usage_filter: UsageFilter) -> Sums:
     sums = Sums()
     for piece in pieces:
         length = max(0.0, piece.end - piece.start)
-        mine = [n for n in piece.allocated if matches(usage_filter, HOLDS[n])]
+        matching = [n for n in piece.allocated if matches(usage_filter, SHARES[n])]
         sums.watched += length
-        sums.allocation_s += length * bool(mine)
-        sums.allocated += length * sum(HOLDS[n].milli for n in mine) / 1000
-        if piece.measured or not mine:
+        sums.allocation_s += length * bool(matching)
+        sums.allocated += length * sum(SHARES[n].milli for n in matching) / 1000
+        if piece.measured or not matching:
             sums.measured += length
         if piece.measured:
-            sums.measured_allocation_s += length * bool(mine)
-            sums.used += length * sum(piece.busy[n] for n in mine)
-            sums.idle += length * sum(HOLDS[n].milli / 1000 for n in mine if piece.busy[n] < 0.01)
+            sums.measured_allocation_s += length * bool(matching)
+            sums.used += length * sum(piece.busy[n] for n in matching)
+            sums.idle += length * sum(
+                SHARES[n].milli / 1000 for n in matching if piece.busy[n] < 0.01
+            )
     return sums
 
 
@@ -145,12 +149,12 @@ class Replay:
         self._late_report: AgentReport | None = None
 
     async def play(self, step: Step) -> None:
-        allocations = [HOLDS[n] for n in step.allocated]
+        allocations = [SHARES[n] for n in step.allocated]
         start = self.clock.now
         self.ledger.record(start, 0, allocations)
         self.clock.now += step.ticks * TICK_S
         length = self.clock.now - start
-        busy = {(HOLDS[n].workload, HOLDS[n].device): step.busy[n] for n in step.allocated}
+        busy = {(SHARES[n].workload, SHARES[n].device): step.busy[n] for n in step.allocated}
         utilization = {} if step.delivery == "failed" else busy
         report = self._make_report(self.clock.now, length, utilization)
         if self._late_report is not None and step.then != "crash":
@@ -227,23 +231,23 @@ def test_usage_averages_equal_the_exact_integrals_for_random_traces(trace, new_d
 
 
 async def play_and_compare(trace, database, report):
-    played = Replay(database, report)
-    grown: dict[str, Totals] = {}
+    replay = Replay(database, report)
+    totals: dict[str, Totals] = {}
     for step in trace:
-        await played.play(step)
+        await replay.play(step)
         # A crash may lose unwritten amounts; otherwise totals never shrink.
-        last = {} if step.then == "crash" else grown
-        grown = {workload: played.ledger.totals(workload) for workload in WORKLOADS}
-        for workload, earlier in last.items():
-            added = map(sub, grown[workload], earlier)
+        earlier_totals = {} if step.then == "crash" else totals
+        totals = {workload: replay.ledger.totals(workload) for workload in WORKLOADS}
+        for workload, earlier in earlier_totals.items():
+            added = map(sub, totals[workload], earlier)
             assert min(added) >= -1e-9, workload
-    pieces = await played.finish()
+    pieces = await replay.finish()
     for name, usage_filter in FILTERS.items():
-        series = await played.ledger.usage(usage_filter, START, played.clock.now)
+        series = await replay.ledger.usage(usage_filter, START, replay.clock.now)
         answer = expected(usage_filter, integrate(pieces, usage_filter))
         averages = {field: getattr(series, field) for field in answer}
 
         # 0.1 points of a GPU is 0.001; sums of seconds are as exact as floats.
         assert averages == pytest.approx(dict(answer), abs=1e-6), name
-        assert (series.since, series.until) == (START, played.clock.now)
-    played.ledger.close()
+        assert (series.since, series.until) == (START, replay.clock.now)
+    replay.ledger.close()

@@ -14,20 +14,20 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 
 @on_each_database
-async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clock, rows):
-    frozen, next_ = ledger(), ledger()
-    for book, project in ((frozen, "vision"), (next_, "nlp")):
-        book.record(
+async def test_two_ledgers_on_one_database_never_mix_up_their_series(open_ledger, clock, rows):
+    first, second = open_ledger(), open_ledger()
+    for ledger, project in ((first, "vision"), (second, "nlp")):
+        ledger.record(
             clock.now, 0.0, [DeviceAllocation(project, "ana", f"{project}/a", "GPU-0", 1000, "box")]
         )
     clock.now += 50
-    for book in (next_, frozen):
-        await book.flush()
+    for ledger in (second, first):
+        await ledger.flush()
 
     assert rows("SELECT kind FROM series GROUP BY kind HAVING count(*) > 2") == []
     for project in ("vision", "nlp"):
-        found = await ledger().usage(UsageFilter(project=project), clock.now - 50, clock.now)
-        assert found.allocated_gpu_hours == pytest.approx(50 / 3600)
+        usage = await open_ledger().usage(UsageFilter(project=project), clock.now - 50, clock.now)
+        assert usage.allocated_gpu_hours == pytest.approx(50 / 3600)
 
 
 async def test_locked_ledger_file_is_written_after_the_lock_is_released(tmp_path, clock):
@@ -48,11 +48,11 @@ async def test_locked_ledger_file_is_written_after_the_lock_is_released(tmp_path
     ledger.close()
 
 
-@pytest.mark.parametrize("wrong", ["newer", "broken"])
-def test_newer_or_broken_ledger_database_is_rejected_when_opened(tmp_path, wrong):
+@pytest.mark.parametrize("state", ["newer", "broken"])
+def test_newer_or_broken_ledger_database_is_rejected_when_opened(tmp_path, state):
     file = tmp_path / "ledger.sqlite"
     LedgerStore(file).close()
-    if wrong == "newer":
+    if state == "newer":
         with closing(sqlite3.connect(file)) as other, other:
             other.execute("UPDATE alembic_version SET version_num = '9999'")
     else:
@@ -61,14 +61,16 @@ def test_newer_or_broken_ledger_database_is_rejected_when_opened(tmp_path, wrong
     with pytest.raises(Unavailable) as refused:
         Ledger(file)
 
-    assert refused.value.code == f"database_{wrong}"
+    assert refused.value.code == f"database_{state}"
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("wrong", ["nobody@/postgres", "ledger@/nothing"], ids=["user", "database"])
-def test_refused_postgresql_connection_is_reported_as_a_wrong_setting(postgres, wrong):
+@pytest.mark.parametrize(
+    "address", ["nobody@/postgres", "ledger@/nothing"], ids=["unknown user", "unknown database"]
+)
+def test_refused_postgresql_connection_is_reported_as_a_wrong_setting(postgres, address):
     with pytest.raises(Unavailable) as refused:
-        Ledger(postgres.format("postgres").replace("ledger@/postgres", wrong))
+        Ledger(postgres.format("postgres").replace("ledger@/postgres", address))
 
     assert refused.value.code == "history_refused"
     message = f"{refused.value} {refused.value.hint}"

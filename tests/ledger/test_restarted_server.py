@@ -13,8 +13,8 @@ from runai.hub_service.wire.errors import Unavailable
 
 START = 1_700_000_000.0
 EXP, NEW, REMOVED = (
-    DeviceAllocation("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
-    for place, name in enumerate(("exp", "new", "gone"))
+    DeviceAllocation("vision", "ana", f"vision/{name}", f"GPU-{number}", 1000, "box")
+    for number, name in enumerate(("exp", "new", "gone"))
 )
 VISION_FILTER = UsageFilter(project="vision")
 
@@ -54,13 +54,13 @@ async def test_postgresql_restart_loses_no_usage_and_queries_return_retry_after(
 
     assert [event.kind for event in await ledger.events("vision/exp")] == ["paused"]
     ledger.close()
-    again = Ledger(server.address, clock=lambda: now[0])
-    after = await again.usage(VISION_FILTER, START, now[0])
+    reopened = Ledger(server.address, clock=lambda: now[0])
+    after = await reopened.usage(VISION_FILTER, START, now[0])
     assert before.points
-    assert sum(p.allocated or 0 for p in after.points) >= sum(
-        p.allocated or 0 for p in before.points
+    assert sum(point.allocated or 0 for point in after.points) >= sum(
+        point.allocated or 0 for point in before.points
     )
-    again.close()
+    reopened.close()
 
     # Unwritten rows must not keep a service from ending either.
     server.stop()
@@ -99,11 +99,12 @@ async def test_ledger_started_without_postgresql_continues_from_stored_totals(
     ledger.close()
 
     assert not ledger.unhealthy_reason()
-    again = Ledger(server.address, clock=lambda: now[0])
-    assert again.totals("vision/exp").allocated_s == pytest.approx(before + 110)
-    assert again.totals("vision/new").allocated_s == pytest.approx(110)
-    assert again.workloads() == ["vision/exp", "vision/new"]
-    assert [event.kind for event in await again.events("vision/new")] == ["running"]
-    found = await again.usage(VISION_FILTER, START, now[0], 10)
-    assert [p.allocated for p in found.points] == pytest.approx([2.0] * 17)  # exp with gone or new
-    again.close()
+    reopened = Ledger(server.address, clock=lambda: now[0])
+    assert reopened.totals("vision/exp").allocated_s == pytest.approx(before + 60 + 50)
+    assert reopened.totals("vision/new").allocated_s == pytest.approx(60 + 50)
+    assert reopened.workloads() == ["vision/exp", "vision/new"]
+    assert [event.kind for event in await reopened.events("vision/new")] == ["running"]
+    usage = await reopened.usage(VISION_FILTER, START, now[0], 10)
+    # 170 s in steps of 10: vision/exp, with vision/gone or vision/new.
+    assert [point.allocated for point in usage.points] == pytest.approx([2.0] * 17)
+    reopened.close()

@@ -45,7 +45,7 @@ def run_python(tmp_path: Path) -> Callable[..., Any]:
     def run(program: str, env: dict[str, str], *, stderr: str = "", options: tuple[str, ...] = ()):
         path = tmp_path / "program.py"
         path.write_text(program)
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, *options, str(path)],
             env=env,
             cwd=tmp_path,
@@ -53,10 +53,10 @@ def run_python(tmp_path: Path) -> Callable[..., Any]:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        assert stderr in done.stderr
-        assert stderr or "runai" not in done.stderr, done.stderr
-        return json.loads(done.stdout)
+        assert completed.returncode == 0, completed.stderr
+        assert stderr in completed.stderr
+        assert stderr or "runai" not in completed.stderr, completed.stderr
+        return json.loads(completed.stdout)
 
     return run
 

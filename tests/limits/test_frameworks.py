@@ -9,14 +9,14 @@ import pytest
 from runai.hub_service.limits.hook.runai_limits.frameworks import cap_tensorflow, cap_torch
 from runai.hub_service.limits.hook.runai_limits.share import MIB, Share
 
-TWO = Share(limits_mib=(8192, 4096), devices_mib=(16384, 16384), context_mib=500)
-TOTAL = 16384 * MIB
+TWO_DEVICES = Share(limits_mib=(8192, 4096), devices_mib=(16384, 16384), context_mib=500)
+DEVICE_BYTES = 16384 * MIB
 
 
 class StubCuda:
     """A `torch.cuda` with devices; it records its calls, and runs the queued ones at init."""
 
-    CHOSEN = 1.0
+    MEMORY_FRACTION = 1.0
 
     def __init__(self, devices: int = 2) -> None:
         self.devices = devices
@@ -40,11 +40,11 @@ class StubCuda:
 
     def get_device_properties(self, index: int):
         self.calls.append(("get_device_properties", index))
-        return SimpleNamespace(total_memory=TOTAL)
+        return SimpleNamespace(total_memory=DEVICE_BYTES)
 
     def get_per_process_memory_fraction(self, index: int) -> float:
         self.calls.append(("get_per_process_memory_fraction", index))
-        return self.CHOSEN
+        return self.MEMORY_FRACTION
 
     def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
         self.calls.append(("set_per_process_memory_fraction", fraction, index))
@@ -54,7 +54,10 @@ class StubCuda:
 
 
 def stub_methods() -> set[str]:
-    return {name for name in vars(StubCuda) if not name.startswith("__")} - {"CHOSEN", "initialise"}
+    return {name for name in vars(StubCuda) if not name.startswith("__")} - {
+        "MEMORY_FRACTION",
+        "initialise",
+    }
 
 
 # -- PyTorch -------------------------------------------------------------------------------------
@@ -63,14 +66,15 @@ def stub_methods() -> set[str]:
 def test_cap_torch_queues_one_call_and_queries_no_device():
     cuda = StubCuda()
 
-    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+    cap_torch(SimpleNamespace(cuda=cuda), TWO_DEVICES)
 
-    assert (cuda.calls, len(cuda.queue)) == ([], 1)
+    assert cuda.calls == []
+    assert len(cuda.queue) == 1
 
 
 def test_cuda_initialisation_sets_the_fraction_of_each_device():
     cuda = StubCuda()
-    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+    cap_torch(SimpleNamespace(cuda=cuda), TWO_DEVICES)
 
     cuda.initialise()
 
@@ -79,18 +83,18 @@ def test_cuda_initialisation_sets_the_fraction_of_each_device():
         ("device_count",),
         ("get_device_properties", 0),
         ("get_per_process_memory_fraction", 0),
-        ("set_per_process_memory_fraction", 7692 / 16384, 0),
+        ("set_per_process_memory_fraction", (8192 - 500) / 16384, 0),
         ("get_device_properties", 1),
         ("get_per_process_memory_fraction", 1),
-        ("set_per_process_memory_fraction", 3596 / 16384, 1),
+        ("set_per_process_memory_fraction", (4096 - 500) / 16384, 1),
         ("set_device", 0),
     ]
 
 
 def test_tighter_torch_memory_fraction_set_by_a_program_is_not_raised():
     cuda = StubCuda(devices=1)
-    cuda.CHOSEN = 0.1
-    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+    cuda.MEMORY_FRACTION = 0.1
+    cap_torch(SimpleNamespace(cuda=cuda), TWO_DEVICES)
 
     cuda.initialise()
 
@@ -115,7 +119,7 @@ def test_torch_program_continues_after_the_memory_hook_fails_to_query_devices(ca
     monkeypatch.setenv("RUNAI_DEBUG", "1")
     cuda = StubCuda()
     monkeypatch.setattr(cuda, "device_count", lambda: 1 / 0)
-    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+    cap_torch(SimpleNamespace(cuda=cuda), TWO_DEVICES)
 
     cuda.initialise()
 
@@ -138,21 +142,21 @@ print(json.dumps([
 ]))
 """
 
-    initialised, queued_modules, missing, answer, is_known = run_python(
+    initialised, queued_modules, missing_functions, answer, is_known = run_python(
         program, workload_env("8192", devices="16384", context=500)
     )
 
     assert (initialised, queued_modules, answer) == (False, ["runai_limits.frameworks"], 0.0)
     assert is_known
     # The real module has the stub's functions; older ones lack the query of the fraction.
-    assert set(missing) <= {"get_per_process_memory_fraction"}
+    assert set(missing_functions) <= {"get_per_process_memory_fraction"}
 
 
 # -- TensorFlow ----------------------------------------------------------------------------------
 
 # Simulated devices in the real TensorFlow show the limits that it would set in the driver.
-OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
-TENSORFLOW = """
+TENSORFLOW_ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+TENSORFLOW_PROGRAM = """
 import json, os
 import tensorflow as tf
 from tensorflow.python.eager import context as c
@@ -197,14 +201,14 @@ print(json.dumps([hooked, is_out_of_memory(error), answer, initialises, limits])
 
 @pytest.mark.tensorflow
 def test_real_tensorflow_devices_are_created_with_the_memory_limits(run_python, workload_env):
-    env = workload_env("8192,4096", devices="16384,16384", context=500, **OF_TENSORFLOW)
+    env = workload_env("8192,4096", devices="16384,16384", context=500, **TENSORFLOW_ENVIRON)
 
-    hooked, known, answer, initialises, limits = run_python(TENSORFLOW, env)
+    hooked, known, answer, initialises, limits = run_python(TENSORFLOW_PROGRAM, env)
 
     assert (hooked, known) == ("runai_limits.frameworks", True)
     assert (answer, initialises) == (9.0, "tensorflow.python.eager.context")
     assert limits == {
-        "nothing": [[7692.0], [3596.0]],
+        "nothing": [[7692.0], [3596.0]],  # the limits without 500 MiB of the contexts
         "tighter": [[100.0], [3596.0]],
         "wider": [[7692.0], [3596.0]],
         "growth": [[7692.0], [3596.0]],
@@ -219,7 +223,7 @@ def test_tensorflow_context_of_an_unknown_version_still_initialises(monkeypatch)
             self.initialisations += 1
 
     module = SimpleNamespace(Context=Context)
-    cap_tensorflow(module, TWO)
+    cap_tensorflow(module, TWO_DEVICES)
     context = Context()
 
     context.ensure_initialized()

@@ -6,7 +6,7 @@ import pytest
 
 from runai.hub_service.limits.hook.runai_limits import grant
 
-HAD = {
+START_ENVIRONMENT = {
     "RUNAI_KIND": "session",
     "CUDA_VISIBLE_DEVICES": "GPU-1",
     "NVIDIA_VISIBLE_DEVICES": "GPU-1",
@@ -15,14 +15,14 @@ HAD = {
     "CUDA_MPS_PIPE_DIRECTORY": "/mps/1",
     "HOME": "/home/ana",
 }
-OTHER = {
+OTHER_DEVICE = {
     "CUDA_VISIBLE_DEVICES": "GPU-2",
     "NVIDIA_VISIBLE_DEVICES": "GPU-2",
     "RUNAI_GPU_DEVICES": "GPU-2",
     "RUNAI_GPU_MEMORY_LIMITS_MIB": "4096",
     "HOME": "/not/taken/over",
 }
-NOTHING = {
+NO_DEVICE = {
     "RUNAI_KIND": "session",
     "CUDA_VISIBLE_DEVICES": "",
     "NVIDIA_VISIBLE_DEVICES": "void",
@@ -32,45 +32,46 @@ NOTHING = {
 
 
 @pytest.mark.parametrize(
-    ("answer", "now"),
+    ("answer", "expected"),
     [
         pytest.param(
-            {"environment": OTHER},
-            {"RUNAI_KIND": "session", **OTHER, "HOME": "/home/ana"},
-            id="it was given another device since",
+            {"environment": OTHER_DEVICE},
+            {"RUNAI_KIND": "session", **OTHER_DEVICE, "HOME": "/home/ana"},
+            id="another device",
         ),
-        pytest.param({"environment": HAD}, HAD, id="it has what it had"),
-        pytest.param({"code": "no_allocation"}, NOTHING, id="it waits for its devices"),
+        pytest.param({"environment": START_ENVIRONMENT}, START_ENVIRONMENT, id="same device"),
+        pytest.param({"code": "no_allocation"}, NO_DEVICE, id="queued session"),
         pytest.param(
-            {"environment": {**NOTHING, "RUNAI_GPU_FRACTION": "0"}},
-            {**NOTHING, "RUNAI_GPU_FRACTION": "0"},
-            id="it was released",
+            {"environment": {**NO_DEVICE, "RUNAI_GPU_FRACTION": "0"}},
+            {**NO_DEVICE, "RUNAI_GPU_FRACTION": "0"},
+            id="released device",
         ),
-        pytest.param({}, HAD, id="the service does not answer"),
-        pytest.param({"code": "not_found"}, HAD, id="the service knows no such session"),
+        pytest.param({}, START_ENVIRONMENT, id="no answer"),
+        pytest.param({"code": "not_found"}, START_ENVIRONMENT, id="unknown session"),
     ],
 )
 def test_program_start_replaces_device_variables_by_the_answer_of_the_service(
-    answer, now, monkeypatch
+    answer, expected, monkeypatch
 ):
     monkeypatch.setattr(grant, "query_service", lambda _environ, _what: answer)
-    environ = dict(HAD)
+    environ = dict(START_ENVIRONMENT)
     grant.renew(environ)
 
-    assert environ == now
+    assert environ == expected
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, id="a program was to run on the processor"),
-        pytest.param({"RUNAI_KIND": "job"}, id="a job has the same devices until it ends"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, id="program on the CPU"),
+        pytest.param({"RUNAI_KIND": "job"}, id="job"),
     ],
 )
 def test_device_variables_of_jobs_and_cpu_programs_need_no_service_query(change, monkeypatch):
     queries = []
     monkeypatch.setattr(grant, "query_service", lambda *_: queries.append(1))
-    environ = {**HAD, **change}
+    environ = {**START_ENVIRONMENT, **change}
     grant.renew(environ)
 
-    assert (environ, queries) == ({**HAD, **change}, [])
+    assert environ == {**START_ENVIRONMENT, **change}
+    assert queries == []

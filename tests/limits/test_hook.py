@@ -16,7 +16,7 @@ from runai.hub_service.limits import HOOK
 
 MODULES = sorted(Path(HOOK).rglob("*.py"))
 
-IMPORTED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+PRINT_MODULES = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 
 # A stand-in for PyTorch that prints its calls.
 FAKE_TORCH = """
@@ -31,7 +31,7 @@ def env(workload_env):
     return workload_env("8192", devices="16384")
 
 
-def imported(module: Path) -> set[str]:
+def imported_packages(module: Path) -> set[str]:
     """Return the packages that a module imports, except its siblings."""
     return {
         name.split(".")[0]
@@ -52,14 +52,14 @@ def test_memory_limit_hook_parses_as_python_3_8():
 
 
 def test_memory_limit_hook_imports_only_the_standard_library():
-    names = set().union(*map(imported, MODULES))
+    names = set().union(*map(imported_packages, MODULES))
 
     assert names - sys.stdlib_module_names <= {"runai_limits"}
 
 
 def test_memory_limit_hook_loads_only_its_own_modules_without_a_framework(run_python, env):
-    with_hook = set(run_python(IMPORTED, env))
-    without = set(run_python(IMPORTED, {**env, "PYTHONPATH": ""}))
+    with_hook = set(run_python(PRINT_MODULES, env))
+    without = set(run_python(PRINT_MODULES, {**env, "PYTHONPATH": ""}))
 
     # .pth files of other packages may import __future__ too.
     assert with_hook - without - {"__future__"} == {
@@ -78,22 +78,22 @@ def test_memory_limit_hook_installs_no_import_watch_without_a_device_limit(run_p
 
 
 def test_existing_sitecustomize_runs_beside_the_memory_limit_hook(run_python, env, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
-    env["PYTHONPATH"] += f":{mine}"
+    user_folder = tmp_path / "mine"
+    user_folder.mkdir()
+    (user_folder / "sitecustomize.py").write_text("HERE = 'mine'\n")
+    env["PYTHONPATH"] += f":{user_folder}"
     program = "import json, sys, sitecustomize as s; print(json.dumps([s.HERE, s.__file__]))"
 
-    assert ["mine", str(mine / "sitecustomize.py")] == run_python(program, env)
+    assert ["mine", str(user_folder / "sitecustomize.py")] == run_python(program, env)
 
 
 def test_memory_limit_hook_of_a_second_installation_is_skipped(run_python, env, tmp_path):
     """A job that is submitted from a session has the session's path after ours."""
-    other, mine = tmp_path / "other", tmp_path / "mine"
+    other, user_folder = tmp_path / "other", tmp_path / "mine"
     shutil.copytree(HOOK, other)
-    mine.mkdir()
-    (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
-    env["PYTHONPATH"] += f":{other}:{mine}"
+    user_folder.mkdir()
+    (user_folder / "sitecustomize.py").write_text("HERE = 'mine'\n")
+    env["PYTHONPATH"] += f":{other}:{user_folder}"
     program = "import json, runai_limits as r, sitecustomize as s"
 
     result = run_python(f"{program}; print(json.dumps([s.HERE, r.__path__]))", env)
@@ -103,10 +103,10 @@ def test_memory_limit_hook_of_a_second_installation_is_skipped(run_python, env, 
 def test_failing_sitecustomize_error_is_the_same_with_the_memory_limit_hook(
     run_python, env, tmp_path
 ):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
-    env["PYTHONPATH"] += f":{mine}"
+    user_folder = tmp_path / "mine"
+    user_folder.mkdir()
+    (user_folder / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
+    env["PYTHONPATH"] += f":{user_folder}"
 
     assert run_python("print(1)", env, stderr="Error in sitecustomize") == 1
 
@@ -114,7 +114,7 @@ def test_failing_sitecustomize_error_is_the_same_with_the_memory_limit_hook(
 def test_child_process_of_a_script_loads_the_memory_limit_hook(run_python, env):
     program = f"""
 import subprocess, sys
-print(subprocess.check_output([sys.executable, "-c", {IMPORTED!r}], text=True))
+print(subprocess.check_output([sys.executable, "-c", {PRINT_MODULES!r}], text=True))
 """
 
     assert "runai_limits.start" in run_python(program, env)
@@ -163,14 +163,16 @@ def test_invalid_memory_limit_is_reported_and_the_program_runs(run_python, env, 
 
 
 def test_isolated_interpreter_does_not_load_the_memory_limit_hook(run_python, env):
-    assert "runai_limits" not in run_python(IMPORTED, env, options=("-I",))
+    assert "runai_limits" not in run_python(PRINT_MODULES, env, options=("-I",))
 
 
 def test_virtual_environment_loads_the_memory_limit_hook(tmp_path, env):
     home = tmp_path / "other"
     venv.create(home, with_pip=False)
 
-    output = subprocess.check_output([home / "bin" / "python", "-c", IMPORTED], env=env, text=True)
+    output = subprocess.check_output(
+        [home / "bin" / "python", "-c", PRINT_MODULES], env=env, text=True
+    )
 
     assert "runai_limits.start" in json.loads(output)
     assert "numpy" not in json.loads(output)

@@ -116,11 +116,11 @@ def test_mps_daemon_folder_too_deep_for_sockets_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        pytest.param({}, ("refused", ""), id="a limit that is kept"),
-        pytest.param({"FAKE_CUDA_FORGETS": "1"}, ("allowed", ""), id="a limit that is not"),
+        pytest.param({}, ("refused", ""), id="enforced limit"),
+        pytest.param({"FAKE_CUDA_FORGETS": "1"}, ("allowed", ""), id="ignored limit"),
         pytest.param({"FAKE_CUDA_INIT": "100"}, ("unknown", "cuInit answered 100"), id="no device"),
         pytest.param(
-            {"FAKE_CUDA_INIT": "805"}, ("unknown", "cuInit answered 805"), id="MPS went away"
+            {"FAKE_CUDA_INIT": "805"}, ("unknown", "cuInit answered 805"), id="no MPS daemon"
         ),
     ],
 )

@@ -33,10 +33,10 @@ ERRORS = [
     pytest.param(OutOfMemoryError("CUDA out of memory."), True, id="PyTorch or CuPy"),
     pytest.param(ResourceExhaustedError("OOM when allocating"), True, id="TensorFlow"),
     pytest.param(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), True, id="JAX"),
-    pytest.param(XlaRuntimeError("INVALID_ARGUMENT: shapes"), False, id="JAX, another error"),
-    pytest.param(MyOutOfMemory(), True, id="a kind of PyTorch's"),
-    pytest.param(MemoryError(), False, id="the memory of the machine"),
-    pytest.param(ValueError("OutOfMemoryError"), False, id="somebody speaks of it"),
+    pytest.param(XlaRuntimeError("INVALID_ARGUMENT: shapes"), False, id="another error of JAX"),
+    pytest.param(MyOutOfMemory(), True, id="subclass of PyTorch's error"),
+    pytest.param(MemoryError(), False, id="memory of the machine"),
+    pytest.param(ValueError("OutOfMemoryError"), False, id="class name in a message"),
 ]
 
 
@@ -65,10 +65,10 @@ def memory_hint(processes: list[tuple[str, int | None]], monkeypatch, **environ:
             [("a.ipynb", 1024), ("a.ipynb", 1024), ("python3", None)],
             "Your session's GPU share is 70.2 GiB of 140.4; 2.0 in use by"
             " a.ipynb (2.0), python3 (0.0).",
-            id="a kernel with a child, and a script",
+            id="kernel with a child process, and a script",
         ),
         pytest.param(
-            [], "Your session's GPU share is 70.2 GiB of 140.4.", id="the service does not answer"
+            [], "Your session's GPU share is 70.2 GiB of 140.4.", id="no answer of the service"
         ),
     ],
 )
@@ -91,11 +91,13 @@ def test_out_of_memory_hint_outside_a_workload_is_empty():
 @pytest.mark.parametrize(
     ("notice", "line"),
     [
-        pytest.param("", "", id="by the user"),
+        pytest.param("", "", id="interrupt by the user"),
         pytest.param(
-            "uses 9 GiB: it is interrupted", "Your session uses 9 GiB: it is interrupted."
+            "uses 9 GiB: it is interrupted",
+            "Your session uses 9 GiB: it is interrupted.",
+            id="interrupt by the platform",
         ),
-        pytest.param("is within its share again", "", id="by the user, later"),
+        pytest.param("is within its share again", "", id="interrupt after the memory was freed"),
     ],
 )
 def test_interrupted_cell_hint_has_the_platforms_memory_notice(monkeypatch, notice, line):
@@ -107,7 +109,5 @@ def test_interrupted_cell_hint_has_the_platforms_memory_notice(monkeypatch, noti
 def test_service_query_of_a_file_address_returns_no_answer(monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
 
-    assert (
-        service_query.query_service({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"})
-        == {}
-    )
+    environ = {"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}
+    assert service_query.query_service(environ) == {}

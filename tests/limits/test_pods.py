@@ -16,7 +16,7 @@ from runai.hub_service.limits import HOOK
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
-HALF = WorkloadSpec("vision", "half", "ana", "job", ("python", "x.py"), gpus=MilliGpu(500))
+HALF_GPU_JOB = WorkloadSpec("vision", "half", "ana", "job", ("python", "x.py"), gpus=MilliGpu(500))
 # A stand-in for PyTorch with a GPU; the hook calls it once CUDA is initialised.
 FAKE_TORCH = """
 from types import SimpleNamespace
@@ -40,38 +40,38 @@ print(json.dumps(cuda.fractions))
 """
 
 
-def environment(spec: WorkloadSpec, notes: dict[str, str]) -> dict[str, str]:
+def environment(spec: WorkloadSpec, annotations: dict[str, str]) -> dict[str, str]:
     """Return the environment of a container in our image, as its kubelet fills it in."""
     job_manifest = manifest(spec, PodTemplateSource("example/train"))
     variables = job_manifest["spec"]["template"]["spec"]["containers"][0]["env"]
     own = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
-    return {**own, "PYTHONPATH": HOOK, **{e["name"]: filled(e, notes) for e in variables}}
+    return {**own, "PYTHONPATH": HOOK, **{e["name"]: value_of(e, annotations) for e in variables}}
 
 
-def filled(variable: dict[str, Any], notes: dict[str, str]) -> str:
+def value_of(variable: dict[str, Any], annotations: dict[str, str]) -> str:
     if "valueFrom" not in variable:
         return str(variable["value"])
     path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-    return notes.get(path.removeprefix("metadata.annotations['").removesuffix("']"), "")
+    return annotations.get(path.removeprefix("metadata.annotations['").removesuffix("']"), "")
 
 
 def test_pytorch_in_a_pod_with_half_a_gpu_may_use_half_of_its_memory(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    notes = memory_annotations(DeviceRequest(milli=500), [500], 16000)
+    annotations = memory_annotations(DeviceRequest(milli=500), [500], 16000)
 
-    ((part, device),) = run_python(PROGRAM, environment(HALF, notes))
+    ((fraction, device),) = run_python(PROGRAM, environment(HALF_GPU_JOB, annotations))
     assert device == 0
-    assert part == (8000 - 500) / 16000
+    assert fraction == (8000 - 500) / 16000  # without the memory of the CUDA context
 
 
 def test_program_in_a_pod_gets_no_memory_limit_if_the_device_size_is_unknown(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
 
-    assert run_python(PROGRAM, environment(HALF, {})) == []
+    assert run_python(PROGRAM, environment(HALF_GPU_JOB, {})) == []
 
 
 @pytest.mark.parametrize(
-    ("part", "milli", "device_mib", "limits"),
+    ("device_request", "milli", "device_mib", "limits"),
     [
         (DeviceRequest(milli=333), [333], 16000, "5328"),
         (DeviceRequest(milli=500, devices=2), [500, 500], 16000, "8000,8000"),
@@ -81,13 +81,17 @@ def test_program_in_a_pod_gets_no_memory_limit_if_the_device_size_is_unknown(run
         (DeviceRequest(milli=1000, most=4), [1000], 16000, "16000"),
     ],
     ids=[
-        "a fraction",
-        "of two devices",
+        "fraction",
+        "fraction of two devices",
         "memory",
         "memory, size unknown",
         "fraction, size unknown",
-        "a whole device, which is no limit",
+        "whole device",
     ],
 )
-def test_pod_memory_annotations_have_the_limit_of_each_device(part, milli, device_mib, limits):
-    assert memory_annotations(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits
+def test_pod_memory_annotations_have_the_limit_of_each_device(
+    device_request, milli, device_mib, limits
+):
+    annotations = memory_annotations(device_request, milli, device_mib)
+
+    assert annotations.get("runai/gpu-memory-limits-mib") == limits

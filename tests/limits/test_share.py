@@ -28,12 +28,12 @@ def share(limits: str, devices: str, context: int = 500) -> Share:
 @pytest.mark.parametrize(
     ("limits", "devices", "usable"),
     [
-        pytest.param("71885", "143771", [71385], id="the context is inside the limit"),
-        pytest.param("600", "16384", [300], id="a share may be smaller than its context"),
-        pytest.param("143771", "143771", [None], id="a whole device has no limit"),
-        pytest.param("8192,4096", "16384,16384", [7692, 3596], id="each device its own"),
-        pytest.param("16384,4096", "16384,16384", [None, 3596], id="one whole, one shared"),
-        pytest.param("8192", "", [7692], id="nobody said how large the device is"),
+        pytest.param("71885", "143771", [71385], id="limit without the context"),
+        pytest.param("600", "16384", [300], id="share about the size of its context"),
+        pytest.param("143771", "143771", [None], id="whole device"),
+        pytest.param("8192,4096", "16384,16384", [7692, 3596], id="two shared devices"),
+        pytest.param("16384,4096", "16384,16384", [None, 3596], id="whole and shared device"),
+        pytest.param("8192", "", [7692], id="unknown device size"),
     ],
 )
 def test_memory_share_has_the_usable_memory_of_each_device(limits, devices, usable):

@@ -19,7 +19,7 @@ from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
 HERE = Path(__file__).parent
 DEVICE = "GPU-11111111-2222-3333-4444-555555555555"
-END = "555555555555"
+DEVICE_FOLDER = "555555555555"  # the end of the UUID, for short paths of sockets
 
 
 @pytest.fixture
@@ -44,12 +44,15 @@ def sharing(folder: Path, mps_programs: Path, eventually) -> Iterator[MpsSharing
     yield mps_sharing
     mps_sharing.end()
     eventually(
-        lambda: SupervisorState.read(folder / END) is None or mps_sharing.unavailable_reason(DEVICE)
+        lambda: (
+            SupervisorState.read(folder / DEVICE_FOLDER) is None
+            or mps_sharing.unavailable_reason(DEVICE)
+        )
     )
 
 
 def supervisor_process(folder: Path) -> psutil.Process:
-    state = SupervisorState.read(folder / END)
+    state = SupervisorState.read(folder / DEVICE_FOLDER)
     assert state is not None
     return psutil.Process(state.pid)
 
@@ -66,7 +69,7 @@ def test_worker_becomes_an_mps_client_once_its_limit_is_verified(
 
     assert variables[MPS_LIMIT] == "0=4096M"
     assert variables["CUDA_VISIBLE_DEVICES"] == DEVICE
-    assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / END / "pipe")
+    assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / DEVICE_FOLDER / "pipe")
     assert sharing.unavailable_reason(DEVICE) == ""
     assert sharing.variables("GPU-another", 4096) == {}
     assert "secret" not in supervisor_process(folder).environ().values()  # the service's secret
@@ -96,16 +99,16 @@ def test_end_of_mps_sharing_stops_supervisor_and_daemon(sharing, folder, eventua
 
     eventually(lambda: not any(_is_alive(process) for process in processes))
     assert sharing.variables(DEVICE, 4096) == {}
-    assert not (folder / END / "state.json").exists()
+    assert not (folder / DEVICE_FOLDER / "state.json").exists()
 
 
 @pytest.mark.cc
 def test_killed_mps_supervisor_ends_its_daemon_and_is_restarted(sharing, folder, eventually):
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
-    killed = supervisor_process(folder)
-    daemons = killed.children(recursive=True)
-    killed.send_signal(signal.SIGKILL)
+    supervisor = supervisor_process(folder)
+    daemons = supervisor.children(recursive=True)
+    supervisor.send_signal(signal.SIGKILL)
 
     eventually(lambda: sharing.variables(DEVICE, 4096) == {})
     assert sharing.unavailable_reason(DEVICE) == "its daemon does not run"
@@ -135,7 +138,7 @@ def test_doctor_reports_an_mps_daemon_that_does_not_answer(sharing, folder, even
     finally:
         daemon.resume()
 
-    assert answers[:3] == ("ok", "MPS", f"the control daemon of {END} answers")
+    assert answers[:3] == ("ok", "MPS", f"the control daemon of {DEVICE_FOLDER} answers")
     assert silent.verdict == "failure"
     assert silent.text.endswith("nvidia-cuda-mps-control does not answer to get_server_list")
     assert silent.mend.startswith(f"kill {supervisor_process(folder).pid} ends it")
@@ -143,15 +146,17 @@ def test_doctor_reports_an_mps_daemon_that_does_not_answer(sharing, folder, even
 
 @pytest.mark.cc
 def test_device_reports_mps_on_trial_until_its_limit_is_verified(sharing, mps_programs, eventually):
-    hold = mps_programs / "hold"
+    hold_file = mps_programs / "hold"
     control = mps_programs / "nvidia-cuda-mps-control"
     control.write_text(
-        control.read_text().replace("exec ", f"while [ -e {hold} ]; do sleep 0.02; done\nexec ")
+        control.read_text().replace(
+            "exec ", f"while [ -e {hold_file} ]; do sleep 0.02; done\nexec "
+        )
     )
-    hold.touch()
+    hold_file.touch()
     sharing.begin()
     eventually(lambda: sharing.mps(DEVICE) == MPS_IS_TRIED)
-    hold.unlink()
+    hold_file.unlink()
 
     eventually(lambda: sharing.variables(DEVICE, 4096))
     assert sharing.mps(DEVICE) == ""
@@ -176,15 +181,15 @@ def test_mps_daemon_that_fails_to_start_is_the_reason_why_mps_is_unavailable(
 def test_memory_limit_that_mps_does_not_enforce_makes_mps_unavailable(
     folder, mps_programs, eventually
 ):
-    forgets = (HERE / "fake_cuda.c").read_text().replace('!getenv("FAKE_CUDA_FORGETS")', "0")
-    (mps_programs / "forgets.c").write_text(forgets)
+    driver_source = (HERE / "fake_cuda.c").read_text().replace('!getenv("FAKE_CUDA_FORGETS")', "0")
+    (mps_programs / "driver_source.c").write_text(driver_source)
     build = [
         "cc",
         "-shared",
         "-fPIC",
         "-o",
         mps_programs / "libcuda.so.1",
-        mps_programs / "forgets.c",
+        mps_programs / "driver_source.c",
     ]
     subprocess.run(build, check=True)
     sharing = MpsSharing(folder, [DEVICE])
@@ -207,8 +212,6 @@ def test_refused_mps_sharing_starts_no_daemon(folder):
 
 
 def test_time_slicing_is_available_and_sets_no_environment_variables():
-    assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().unavailable_reason(DEVICE)) == (
-        {},
-        "",
-    )
+    assert TimeSliced().variables(DEVICE, 4096) == {}
+    assert TimeSliced().unavailable_reason(DEVICE) == ""
     assert TimeSliced().mps(DEVICE) is None

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SHORTEST_S = 2.0
-CALLS = {"timeout", "wait_for", "eventually", "eventually_async", "communicate", "Timeout"}
-NAMES = {"timeout", "within", "within_s"}
-PASSES = {"TimeoutError", "TimeoutExpired"}
+MIN_DEADLINE_S = 2.0
+DEADLINE_CALLS = {"timeout", "wait_for", "eventually", "eventually_async", "communicate", "Timeout"}
+DEADLINE_ARGUMENTS = {"timeout", "within", "within_s"}
+DEADLINE_ERRORS = {"TimeoutError", "TimeoutExpired"}
 
 
 def short_deadlines(tree: ast.AST) -> Iterator[int]:
@@ -20,7 +20,7 @@ def short_deadlines(tree: ast.AST) -> Iterator[int]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.With | ast.AsyncWith | ast.Try) and _expects(node):
             continue
-        if isinstance(node, ast.Call) and any(0 < s < SHORTEST_S for s in _deadlines(node)):
+        if isinstance(node, ast.Call) and any(0 < s < MIN_DEADLINE_S for s in _deadlines(node)):
             yield node.lineno
         yield from short_deadlines(node)
 
@@ -32,15 +32,15 @@ def _expects(node: ast.With | ast.AsyncWith | ast.Try) -> bool:
         else [item.context_expr for item in node.items]
     )
     words = {word for part in parts if part for word in ast.walk(part)}
-    return any(getattr(word, "id", getattr(word, "attr", "")) in PASSES for word in words)
+    return any(getattr(word, "id", getattr(word, "attr", "")) in DEADLINE_ERRORS for word in words)
 
 
 def _deadlines(call: ast.Call) -> Iterator[float]:
     if ast.unparse(call.func) == "asyncio.wait":
         return  # it returns without an error: a pause
     function = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    values = [each.value for each in call.keywords if each.arg in NAMES]
-    if function in CALLS:
+    values = [keyword.value for keyword in call.keywords if keyword.arg in DEADLINE_ARGUMENTS]
+    if function in DEADLINE_CALLS:
         values += call.args
     for value in values:
         if isinstance(value, ast.Constant) and isinstance(value.value, int | float):

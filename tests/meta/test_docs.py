@@ -27,12 +27,12 @@ def pages(checkout):
 
 
 @pytest.fixture(scope="module")
-def code(checkout):
+def reference_script(checkout):
     """Return the script that reads the routes from the code, as a module."""
-    return script(checkout / "docs/write_reference.py")
+    return load_script(checkout / "docs/write_reference.py")
 
 
-def script(path):
+def load_script(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader
@@ -42,21 +42,21 @@ def script(path):
     return module
 
 
-def test_every_api_route_is_documented_with_its_description(code, reference):
+def test_every_api_route_is_documented_with_its_description(reference_script, reference):
     documented = dict(re.findall(r"^\| `([A-Z]+ api/\S+)` \| (.+) \|$", reference, re.MULTILINE))
 
-    assert documented == dict(code.routes()), "run: make docs"
+    assert documented == dict(reference_script.routes()), "run: make docs"
 
 
 @pytest.mark.parametrize(
-    ("script", "page"),
+    ("generator", "page"),
     [
-        pytest.param("write_permissions", "permissions", id="who may do what, by the tests' table"),
+        pytest.param("write_permissions", "permissions", id="permissions by role"),
     ],
 )
-def test_generated_permissions_page_is_up_to_date(checkout, script, page):
-    written = subprocess.run(
-        [sys.executable, "-c", f"import {script}; print({script}.page(), end='')"],
+def test_generated_permissions_page_is_up_to_date(checkout, generator, page):
+    generated_page = subprocess.run(
+        [sys.executable, "-c", f"import {generator}; print({generator}.page(), end='')"],
         cwd=checkout / "docs",
         capture_output=True,
         text=True,
@@ -64,35 +64,37 @@ def test_generated_permissions_page_is_up_to_date(checkout, script, page):
         check=True,
     ).stdout
 
-    assert (checkout / f"docs/{page}.md").read_text(encoding="utf-8") == written, "run: make docs"
+    assert (checkout / f"docs/{page}.md").read_text(encoding="utf-8") == generated_page, (
+        "run: make docs"
+    )
 
 
 def test_documented_scheduler_play_equals_the_decisions_of_the_scheduler(checkout):
-    play = script(checkout / "docs/write_play.py")
+    play = load_script(checkout / "docs/write_play.py")
 
     assert play.WRITTEN.read_text(encoding="utf-8") == play.text(), "run: make docs"
 
 
 def test_every_environment_variable_is_documented(folders, reference):
-    used = {
+    variables = {
         name
         for folder in folders.values()
         for path in folder.rglob("*.py")
         for name in re.findall(r"\bRUNAI_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))
     }
 
-    assert sorted(name for name in used if f"`{name}`" not in reference) == []
+    assert sorted(name for name in variables if f"`{name}`" not in reference) == []
 
 
 def test_every_decision_record_is_in_the_index(checkout):
     folder = checkout / "docs/adr"
-    listed = re.findall(r"\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
+    index = re.findall(r"\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
 
-    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert index == sorted(path.name for path in folder.glob("[0-9]*.md"))
 
 
 def test_every_decision_record_has_a_status_and_the_same_sections(checkout):
-    parts = ["Context", "Decision", "Consequences", "Considered"]
+    sections = ["Context", "Decision", "Consequences", "Considered"]
     superseded = re.compile(r"superseded by \[(\d{4})\]\(\1-")
     for path in sorted((checkout / "docs/adr").glob("[0-9]*.md")):
         text = path.read_text(encoding="utf-8")
@@ -101,22 +103,22 @@ def test_every_decision_record_has_a_status_and_the_same_sections(checkout):
         successor = superseded.match(status)
 
         assert path.name.startswith(f"{number}-")
-        assert headings == ([] if successor else parts), path.name
+        assert headings == ([] if successor else sections), path.name
         assert successor or status.startswith("accepted"), path.name
         if successor:
-            (new,) = path.parent.glob(f"{successor[1]}-*.md")
-            assert f"supersedes [{number}]" in new.read_text(encoding="utf-8")
+            (new_record,) = path.parent.glob(f"{successor[1]}-*.md")
+            assert f"supersedes [{number}]" in new_record.read_text(encoding="utf-8")
 
 
 def test_every_link_between_documentation_pages_has_an_existing_target(pages):
-    dead = sorted(
+    dead_links = sorted(
         f"{page.name}: {target}"
         for page in pages
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         if "://" not in target and not (page.parent / target).exists()
     )
 
-    assert dead == []
+    assert dead_links == []
 
 
 def test_every_documentation_page_is_listed_once_in_the_site_contents(checkout):
@@ -128,9 +130,9 @@ def test_every_documentation_page_is_listed_once_in_the_site_contents(checkout):
         for entry in re.findall(r"^[\w/]+$", tree, re.MULTILINE)
     ]
     expected = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"index.md"}
-    outside = {name for name in expected if name.startswith(("adr/", "dev/"))}
+    developer_pages = {name for name in expected if name.startswith(("adr/", "dev/"))}
 
-    assert sorted(entries) == sorted(expected - outside)
+    assert sorted(entries) == sorted(expected - developer_pages)
 
 
 def projects_page(checkout):
@@ -142,13 +144,13 @@ def test_example_on_the_projects_page_is_a_valid_projects_file(checkout, tmp_pat
     file = tmp_path / "projects.yaml"
     file.write_text(block)
 
-    read = [(spec.name, spec.parent) for spec in read_projects(file)]
+    parents = [(spec.name, spec.parent) for spec in read_projects(file)]
 
-    assert sorted(read) == [("archive", None), ("vision", None), ("vision-students", "vision")]
+    assert sorted(parents) == [("archive", None), ("vision", None), ("vision-students", "vision")]
 
 
 def test_every_project_field_is_explained_on_the_projects_page(checkout):
     rows = [line for line in projects_page(checkout).splitlines() if line.startswith("| `")]
-    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    fields = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
-    assert explained == set(ProjectPut.model_fields)
+    assert fields == set(ProjectPut.model_fields)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-OF_TORCH, OF_KERAS = [pytest.mark.torch], [pytest.mark.torch, pytest.mark.keras]
-FRAMEWORKS = {"runai.elastic.torch": OF_TORCH, "runai.elastic.keras": OF_KERAS}
-WITH_EXAMPLES = sorted(
+TORCH_MARKS, KERAS_MARKS = [pytest.mark.torch], [pytest.mark.torch, pytest.mark.keras]
+MARKS_OF_FRAMEWORK = {"runai.elastic.torch": TORCH_MARKS, "runai.elastic.keras": KERAS_MARKS}
+MODULES_WITH_EXAMPLES = sorted(
     "runai." + ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
     for package in ("elastic", "embedded", "hub_service", "spawner", "widgets")
     for path in (CHECKOUT / package).rglob("*.py")
@@ -19,12 +19,13 @@ WITH_EXAMPLES = sorted(
 )
 
 
-def needs(module: str) -> list[pytest.MarkDecorator]:
-    return FRAMEWORKS.get(".".join(module.split(".")[:3]), [])
+def required_marks(module: str) -> list[pytest.MarkDecorator]:
+    return MARKS_OF_FRAMEWORK.get(".".join(module.split(".")[:3]), [])
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(module, marks=needs(module)) for module in WITH_EXAMPLES]
+    "module",
+    [pytest.param(module, marks=required_marks(module)) for module in MODULES_WITH_EXAMPLES],
 )
 def test_docstring_examples_produce_the_stated_results(module):
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)

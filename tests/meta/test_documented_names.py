@@ -31,8 +31,8 @@ from runai.hub_service.server.settings import Config
 from runai.widgets.magics import RunaiMagics
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
-FOLDERS = (*ROOMS, ".ci", "benchmarks", "docs", "examples", "helm", "images", "tests")
+PACKAGES = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+FOLDERS = (*PACKAGES, ".ci", "benchmarks", "docs", "examples", "helm", "images", "tests")
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")))
@@ -236,7 +236,7 @@ def test_names_in_the_documentation_exist_in_the_code(kind: Kind):
 FENCE = re.compile(r"^ *```(?P<language>\S*)\n(?P<text>.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
-def lines() -> Iterator[object]:
+def command_lines() -> Iterator[object]:
     """Yield each command line and magic in a shell block, and each command in a sentence."""
     for page, text in PAGES.items():
         found = dict[str, None]()
@@ -253,7 +253,7 @@ def lines() -> Iterator[object]:
         yield from (pytest.param(line, id=f"{page}: {line}") for line in found)
 
 
-@pytest.mark.parametrize("line", list(lines()))
+@pytest.mark.parametrize("line", list(command_lines()))
 def test_documented_command_lines_are_parsed(line: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NAME", "a value of yours")  # `-e NAME` passes it on
     words = shlex.split(line, comments=True)
@@ -282,7 +282,7 @@ def test_every_command_and_option_is_used_by_a_test():
     tests = "\n".join(text for name, text in SOURCES.items() if re.match("tests/(?!meta/)", name))
     for path, command in COMMANDS.items():
         words = r"[\"', ]+".join(map(re.escape, path))
-        never = [
+        unused = [
             option.opts[-1]
             for option in command.params
             if isinstance(option, click.Option)
@@ -290,7 +290,7 @@ def test_every_command_and_option_is_used_by_a_test():
         ]
 
         assert re.search(rf"(?:[(\[*]\s*[\"']|\brunai[\"', ]+){words}\b", tests), path
-        assert never == [], path
+        assert unused == [], path
 
 
 def rows(page: str) -> dict[str, list[str]]:
@@ -312,7 +312,7 @@ def formatted(value: object) -> str:
 
 
 def test_policy_table_states_the_default_and_shipped_values_of_each_field():
-    plain = {
+    policy_values = {
         field.name: (formatted(field.default), formatted(getattr(SHIPPED, field.name)))
         for field in fields(Policy)
     }
@@ -321,7 +321,9 @@ def test_policy_table_states_the_default_and_shipped_values_of_each_field():
     }
 
     assert SHIPPED.phases == (*Policy().phases, "consolidate")
-    assert documented == plain | {"phases": (plain["phases"][0], "these and `consolidate`")}
+    assert documented == policy_values | {
+        "phases": (policy_values["phases"][0], "these and `consolidate`")
+    }
 
 
 REQUIRED = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret"}
@@ -374,19 +376,19 @@ def test_documentation_tables_state_the_default_values_of_the_code(
 
 
 def test_documentation_sentences_state_the_defaults_of_limit_variables():
-    stated = [
+    stated_defaults = [
         (page, name, int(number.replace(",", "")))
         for page, text in PAGES.items()
         for number, name in re.findall(r"(\d[\d,]*)[^|(\n]*\(`(RUNAI_\w+)`\)", text)
     ]
-    known = DEFAULTS["docs/reference.md"]
+    defaults = DEFAULTS["docs/reference.md"]
     day_s = 86_400
 
-    assert len(stated) > 5
+    assert len(stated_defaults) > 5
     assert [
         (page, name, number)
-        for page, name, number in stated
-        if known[name] not in {number, number * day_s}
+        for page, name, number in stated_defaults
+        if defaults[name] not in {number, number * day_s}
     ] == []
 
 
@@ -396,7 +398,7 @@ QUICK_STARTS = [name for name in PAGES if name == "README.md" or "/tutorials/" i
 @pytest.mark.parametrize("page", QUICK_STARTS)
 def test_quick_start_scripts_exist_or_are_written_by_an_earlier_step(page: str):
     text = PAGES[page]
-    written = re.findall(r"(?:Save it as|Write) `(\S+)`|' > (\S+\.py)$", text, re.MULTILINE)
-    named = re.findall(r"(?<![\w/])(?:python|%runai_submit) (\S+\.py)", text)
+    saved_scripts = re.findall(r"(?:Save it as|Write) `(\S+)`|' > (\S+\.py)$", text, re.MULTILINE)
+    named_scripts = re.findall(r"(?<![\w/])(?:python|%runai_submit) (\S+\.py)", text)
 
-    assert set(named) <= FILES | {name for names in written for name in names}
+    assert set(named_scripts) <= FILES | {name for names in saved_scripts for name in names}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-RUN_BY = {
+TEST_OF_EXAMPLE = {
     "allocation_and_utilization.ipynb": "tests/e2e/test_allocation_example.py",
     "bob_and_patty.ipynb": "tests/widgets/test_examples.py",
     "elastic_digits.py": "tests/elastic/test_elastic_examples.py",
@@ -24,7 +24,7 @@ RUN_BY = {
     "kubernetes/pytorchjob.yaml": "tests/chart/test_examples.py",
     "kubernetes/session.yaml": "tests/chart/test_examples.py",
 }
-USED_BY = {
+USING_EXAMPLE = {
     "chart.py": "allocation_and_utilization.ipynb",
     "train_tensorflow.py": "allocation_and_utilization.ipynb",
     "sweep.py": "sweep.ipynb",
@@ -40,14 +40,14 @@ def test_every_example_is_run_by_a_test(checkout: Path):
         if file.suffix in {".py", ".ipynb", ".yaml"}
     }
 
-    assert example_files == RUN_BY.keys() | USED_BY.keys()
+    assert example_files == TEST_OF_EXAMPLE.keys() | USING_EXAMPLE.keys()
 
 
-@pytest.mark.parametrize(("example", "test"), RUN_BY.items(), ids=RUN_BY)
+@pytest.mark.parametrize(("example", "test"), TEST_OF_EXAMPLE.items(), ids=TEST_OF_EXAMPLE)
 def test_example_is_named_in_the_test_that_runs_it(checkout: Path, example, test):
     assert Path(example).stem in (checkout / test).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("example", "other"), USED_BY.items(), ids=USED_BY)
-def test_example_is_named_in_the_example_that_uses_it(checkout: Path, example, other):
-    assert Path(example).stem in (checkout / "examples" / other).read_text(encoding="utf-8")
+@pytest.mark.parametrize(("example", "using_example"), USING_EXAMPLE.items(), ids=USING_EXAMPLE)
+def test_example_is_named_in_the_example_that_uses_it(checkout: Path, example, using_example):
+    assert Path(example).stem in (checkout / "examples" / using_example).read_text(encoding="utf-8")

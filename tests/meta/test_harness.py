@@ -16,11 +16,11 @@ from capabilities import required
 TESTS = Path(__file__).parents[1]
 
 # A suite in miniature: the real conftest.py with a missing capability.
-LACKING = """
+WITHOUT_BROWSER = """
 import capabilities, pytest
 capabilities.CAPABILITIES = {"browser": lambda: "no Chromium found"}
 """
-CASE = """
+SUITE_WITH_BROWSER_TESTS = """
 import pytest
 @pytest.mark.browser
 def test_clicks(): ...
@@ -39,12 +39,12 @@ def run_suite(tmp_path):
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
     future = "from __future__ import annotations\n"
     (tmp_path / "conftest.py").write_text(
-        conftest.replace(future, future + LACKING), encoding="utf-8"
+        conftest.replace(future, future + WITHOUT_BROWSER), encoding="utf-8"
     )
 
-    def run(require: str, *options: str, case: str = CASE) -> str:
-        (tmp_path / "test_case.py").write_text(case, encoding="utf-8")
-        done = subprocess.run(
+    def run(require: str, *options: str, suite: str = SUITE_WITH_BROWSER_TESTS) -> str:
+        (tmp_path / "test_case.py").write_text(suite, encoding="utf-8")
+        result = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-rsf", "-p", "no:cacheprovider", *options, "."],
             cwd=tmp_path,
             env=os.environ | {"RUNAI_REQUIRE": require, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -52,7 +52,7 @@ def run_suite(tmp_path):
             text=True,
             check=False,
         )
-        return done.stdout + done.stderr
+        return result.stdout + result.stderr
 
     return run
 
@@ -77,10 +77,10 @@ def test_misspelt_capability_in_runai_require_is_refused(run_suite):
 
 @pytest.mark.tier("all")  # where frameworks are installed; `make test` collects without them anyway
 def test_suite_of_tests_is_collected_without_a_deep_learning_framework(tmp_path):
-    blocking = "import sys\nsys.modules |= dict.fromkeys(('jax', 'keras', 'tensorflow', 'torch'))\n"
-    (tmp_path / "without_frameworks.py").write_text(blocking, encoding="utf-8")
+    plugin = "import sys\nsys.modules |= dict.fromkeys(('jax', 'keras', 'tensorflow', 'torch'))\n"
+    (tmp_path / "without_frameworks.py").write_text(plugin, encoding="utf-8")
 
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "without_frameworks"],
         cwd=TESTS.parent,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -89,14 +89,14 @@ def test_suite_of_tests_is_collected_without_a_deep_learning_framework(tmp_path)
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert result.returncode == 0, result.stdout[-2000:]
 
 
-TIERED = """
+SUITE_WITH_TIERS = """
 import pytest
 @pytest.mark.tier("check")
 @pytest.mark.browser
-def test_said(): ...
+def test_prints(): ...
 @pytest.mark.browser
 def test_clicks(): ...
 def test_plain(): ...
@@ -111,13 +111,13 @@ def test_plain(): ...
     ],
 )
 def test_tiers_option_runs_only_the_tests_of_these_tiers(run_suite, chosen, summary):
-    output = run_suite("", "--tiers", chosen, case=TIERED)
+    output = run_suite("", "--tiers", chosen, suite=SUITE_WITH_TIERS)
 
     assert summary in output
 
 
 def test_pytest_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
-    output = run_suite("", "--tiers", "check,test", case=TIERED)
+    output = run_suite("", "--tiers", "check,test", suite=SUITE_WITH_TIERS)
 
     assert "1 test of browser: no Chromium found" in output
     assert ": make test-all" in output
@@ -125,9 +125,9 @@ def test_pytest_report_names_skipped_tests_and_the_commands_that_run_them(run_su
 
 
 def test_every_path_of_a_test_tier_exists():
-    places = [TESTS / place for places in tiers.PLACES.values() for place in places]
+    paths = [TESTS / place for places in tiers.PLACES.values() for place in places]
 
-    assert [str(place) for place in places if not place.exists()] == []
+    assert [str(path) for path in paths if not path.exists()] == []
 
 
 def test_misspelt_tier_is_refused(run_suite):

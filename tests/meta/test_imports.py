@@ -10,7 +10,7 @@ import sys
 import pytest
 
 # The core only computes, with data types, ordering and arithmetic of the standard library.
-PURE = {
+PURE_MODULES = {
     "__future__",
     "bisect",
     "collections",
@@ -29,7 +29,7 @@ PURE = {
 }
 
 # Modules of the service that spawner and widgets may import.
-CLIENT_SIDE = {
+CLIENT_MODULES = {
     "runai.hub_service.wire.base_schema",
     "runai.hub_service.wire.device_schemas",
     "runai.hub_service.wire.schemas",
@@ -69,20 +69,20 @@ CLIENT_SIDE = {
     "runai.hub_service.client.worker_client",
 }
 
-HUB_ONLY = (
+SERVICE_LIBRARIES = (
     *("aiohttp", "alembic", "fastapi", "jupyterhub", "psutil", "pynvml", "sqlalchemy", "uvicorn"),
     "yaml",
 )
 
 # Import the module, print the named packages that were loaded with it.
-LOADED_PROGRAM = """
+PRINT_LOADED_PACKAGES = """
 import importlib, sys
 importlib.import_module(sys.argv[1])
 print(*sorted(set(sys.argv[2:]) & {name.partition(".")[0] for name in sys.modules}))
 """
 
 # Simulate an extra that is not installed.
-WITHOUT = """
+BLOCK_MODULES = """
 import runpy, sys
 for name in sys.argv[1].split(","):
     sys.modules[name] = None
@@ -109,10 +109,10 @@ def _imported(folder):
 
 def test_scheduler_imports_only_pure_standard_library_modules(folders):
     impure = {
-        path: sorted(roots - PURE)
+        path: sorted(packages - PURE_MODULES)
         for path, names in _imported(folders["runai.hub_service"] / "scheduler").items()
         if not path.endswith("__main__.py")  # reads files and prints
-        and not (roots := {name.partition(".")[0] for name in names}) <= PURE
+        and not (packages := {name.partition(".")[0] for name in names}) <= PURE_MODULES
     }
 
     assert impure == {}
@@ -120,19 +120,20 @@ def test_scheduler_imports_only_pure_standard_library_modules(folders):
 
 @pytest.mark.parametrize("leaf", ["elastic", "spawner", "widgets"])
 def test_leaf_package_imports_only_the_service_client(folders, leaf):
-    own = tuple(  # a folder may have packages of other names: elastic/compat/ga is runai.ga
+    # A folder may have packages of other names: elastic/compat/ga is runai.ga.
+    own_packages = tuple(
         name
         for name, folder in folders.items()
         if folder.resolve().is_relative_to(folders[f"runai.{leaf}"].resolve())
     )
-    known = {
+    imported = {
         name
         for names in _imported(folders[f"runai.{leaf}"]).values()
         for name in names
-        if name.startswith("runai.") and not name.startswith(own)
+        if name.startswith("runai.") and not name.startswith(own_packages)
     }
 
-    assert known <= CLIENT_SIDE
+    assert imported <= CLIENT_MODULES
 
 
 @pytest.mark.parametrize(
@@ -143,36 +144,38 @@ def test_leaf_package_imports_only_the_service_client(folders, leaf):
             ["asyncio", "fastapi", "httpx", "logging", "pydantic", "sqlalchemy", "starlette"],
             id="scheduler-without-frameworks",
         ),
-        pytest.param("runai.hub_service.client.client", HUB_ONLY, id="client-without-service"),
-        pytest.param("runai.hub_service.cli", HUB_ONLY, id="cli-without-service"),
-        pytest.param("runai.widgets", ["torch", *HUB_ONLY], id="widgets-without-service"),
+        pytest.param(
+            "runai.hub_service.client.client", SERVICE_LIBRARIES, id="client-without-service"
+        ),
+        pytest.param("runai.hub_service.cli", SERVICE_LIBRARIES, id="cli-without-service"),
+        pytest.param("runai.widgets", ["torch", *SERVICE_LIBRARIES], id="widgets-without-service"),
         pytest.param(
             "runai.elastic",
-            ["httpx", "keras", "pydantic", "tensorflow", "torch", *HUB_ONLY],
+            ["httpx", "keras", "pydantic", "tensorflow", "torch", *SERVICE_LIBRARIES],
             id="elastic-without-frameworks",
         ),
     ],
 )
 def test_module_import_loads_no_unneeded_libraries(module, unwanted):
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED_PROGRAM, module, *unwanted],
+    result = subprocess.run(
+        [sys.executable, "-c", PRINT_LOADED_PACKAGES, module, *unwanted],
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert done.stdout.split() == []
+    assert result.stdout.split() == []
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("arguments", "exit_code"),
     [(["--help"], 0), (["doctor", "--data-dir", "."], 1)],  # fails: no platform is known
     ids=["help", "doctor"],
 )
-def test_cli_runs_without_the_hub_extra(tmp_path, words, status):
-    program = WITHOUT + "from runai.hub_service.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", *words],
+def test_cli_runs_without_the_hub_extra(tmp_path, arguments, exit_code):
+    program = BLOCK_MODULES + "from runai.hub_service.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", program, ",".join(SERVICE_LIBRARIES), "runai", *arguments],
         cwd=tmp_path,
         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
@@ -180,13 +183,14 @@ def test_cli_runs_without_the_hub_extra(tmp_path, words, status):
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (status, "")
+    assert result.stderr == ""
+    assert result.returncode == exit_code
 
 
 def test_runai_up_without_the_hub_extra_names_the_package_to_install(tmp_path):
-    program = WITHOUT + "from runai.hub_service.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", "up"],
+    program = BLOCK_MODULES + "from runai.hub_service.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", program, ",".join(SERVICE_LIBRARIES), "runai", "up"],
         cwd=tmp_path,
         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
@@ -194,5 +198,5 @@ def test_runai_up_without_the_hub_extra_names_the_package_to_install(tmp_path):
         check=False,
     )
 
-    assert done.returncode == 1
-    assert done.stderr.endswith("Hint: pip install 'jupyter-runai[hub]'\n")
+    assert result.returncode == 1
+    assert result.stderr.endswith("Hint: pip install 'jupyter-runai[hub]'\n")

@@ -21,8 +21,8 @@ SOURCES = sorted(
 MODULES = [path for path in SOURCES if path.suffix == ".py"]
 SHIPPED = [path for path in MODULES if path.relative_to(CHECKOUT).parts[0] in PACKAGES]
 
-LONGEST_FILE = 600
-LONGEST_MODULE_DOCSTRING = 8
+MAX_FILE_LINES = 600
+MAX_MODULE_DOCSTRING_LINES = 8
 # Names that say nothing about the contents.
 CATCH_ALL_WORDS = {
     "common",
@@ -54,13 +54,13 @@ def trees() -> Trees:
 def test_source_files_are_not_longer_than_the_limit():
     lines = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
 
-    assert {name: n for name, n in lines.items() if n > LONGEST_FILE} == {}
+    assert {name: n for name, n in lines.items() if n > MAX_FILE_LINES} == {}
 
 
 def test_file_names_have_no_catch_all_words():
-    ours = [path for path in SOURCES if "compat" not in path.parts]  # the original's names stay
+    own_files = [path for path in SOURCES if "compat" not in path.parts]  # those have old names
 
-    assert [_name(path) for path in ours if not _words(path).isdisjoint(CATCH_ALL_WORDS)] == []
+    assert [_name(path) for path in own_files if not _words(path).isdisjoint(CATCH_ALL_WORDS)] == []
 
 
 def test_every_module_has_a_docstring(trees: Trees):
@@ -76,15 +76,15 @@ def test_every_module_has_a_docstring(trees: Trees):
 def test_module_docstrings_are_not_longer_than_the_limit(trees: Trees):
     prose = {_name(path): _prose_lines(tree) for path, tree in trees.items()}
 
-    assert {name: n for name, n in prose.items() if n > LONGEST_MODULE_DOCSTRING} == {}
+    assert {name: n for name, n in prose.items() if n > MAX_MODULE_DOCSTRING_LINES} == {}
 
 
 def test_dunder_all_occurs_only_in_packages(trees: Trees):
     """A list in each file would repeat what underscores already say."""
-    lists = [path for path, tree in trees.items() if _exported(tree) and path.stem != "__init__"]
+    modules = [path for path, tree in trees.items() if _exported(tree) and path.stem != "__init__"]
 
     # A module that users of the original library import; it defines nothing itself.
-    assert [_name(path) for path in lists] == ["elastic/compat/reporter/report_promethues.py"]
+    assert [_name(path) for path in modules] == ["elastic/compat/reporter/report_promethues.py"]
 
 
 def test_packages_define_every_exported_name(trees: Trees):

@@ -266,9 +266,9 @@ def test_exceptions_from_the_naming_rules_are_few_and_in_use():
         pytest.param("self._held = 1", ["_held"], id="attribute"),
         pytest.param("try: pass\nexcept E as told: pass", ["told"], id="exception"),
         pytest.param("import a as way", ["way"], id="import"),
-        pytest.param("told = 1\ndef f(): told = 2", ["told", "told"], id="once a scope"),
-        pytest.param("self.mirror = mirror", ["mirror"], id="says nothing"),
-        pytest.param("holder = withheld = 1", [], id="other words"),
+        pytest.param("told = 1\ndef f(): told = 2", ["told", "told"], id="two scopes"),
+        pytest.param("self.mirror = mirror", ["mirror"], id="banned name"),
+        pytest.param("holder = withheld = 1", [], id="dialect inside other words"),
     ],
 )
 def test_name_check_finds_dialect_in_each_binding(source: str, expected: list[str]):
@@ -280,7 +280,7 @@ def test_name_check_finds_dialect_in_each_binding(source: str, expected: list[st
     [
         pytest.param("def f(kind: RequestShape): ...", "RequestShape", id="parameter"),
         pytest.param("kind: RequestShape | None", "RequestShape", id="optional"),
-        pytest.param("kind: 'model.RequestShape'", "RequestShape", id="text with a module"),
+        pytest.param("kind: 'model.RequestShape'", "RequestShape", id="string with a module"),
         pytest.param("self.kind = RequestShape(1)", "RequestShape", id="constructor"),
     ],
 )

@@ -17,7 +17,7 @@ import yaml
 
 needs_wheel = pytest.mark.tier("test")  # the wheel is built and installed: not before each commit
 
-IMPORT_ALL = """
+IMPORT_ALL_MODULES = """
 import importlib, pkgutil, pathlib, sys
 packages = sys.argv[1:]
 for name in packages:
@@ -45,15 +45,15 @@ def test_every_source_folder_is_linked_and_declared_as_a_package(checkout, shipp
     monkeypatch.chdir(checkout)
     monkeypatch.setattr("setuptools.setup", lambda **fields: declared.update(fields))
     runpy.run_path("setup.py")
-    programs = {
+    packages = {
         ".".join([package, *path.parent.relative_to(folder).parts]): path.parent
         for package, folder in shipped.items()
         for path in _files(folder)
         if path.suffix == ".py"
     }
 
-    assert {name: checkout / at for name, at in declared["package_dir"].items()} == programs
-    assert sorted(declared["packages"]) == sorted(programs)
+    assert {name: checkout / at for name, at in declared["package_dir"].items()} == packages
+    assert sorted(declared["packages"]) == sorted(packages)
 
 
 def test_every_source_package_has_an_init_file(folders):
@@ -89,8 +89,8 @@ def test_wheel_contains_exactly_the_files_of_the_packages(wheel, shipped):
 @pytest.mark.torch
 @pytest.mark.keras
 def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folders, tmp_path):
-    done = subprocess.run(
-        [installed, "-I", "-W", "ignore", "-c", IMPORT_ALL, *folders],
+    result = subprocess.run(
+        [installed, "-I", "-W", "ignore", "-c", IMPORT_ALL_MODULES, *folders],
         cwd=tmp_path,
         # TensorFlow logs to stderr on import.
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"},
@@ -99,12 +99,13 @@ def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folde
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert result.stderr == ""
+    assert result.returncode == 0
 
 
 @needs_wheel
 def test_installed_wheel_command_prints_its_help(installed, tmp_path):
-    done = subprocess.run(
+    result = subprocess.run(
         [installed.parent / "runai", "--help"],
         cwd=tmp_path,
         capture_output=True,
@@ -112,8 +113,9 @@ def test_installed_wheel_command_prints_its_help(installed, tmp_path):
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Usage: runai" in done.stdout
+    assert result.stderr == ""
+    assert result.returncode == 0
+    assert "Usage: runai" in result.stdout
 
 
 @needs_wheel
@@ -126,7 +128,7 @@ def test_installed_wheel_command_schedules_a_snapshot(installed, tmp_path):
             {"name": "a", "project": "vision", "workers": [{"name": "a-0", "gpus": 0.5}]},
         ],
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [installed.parent / "runai", "schedule", "-"],
         cwd=tmp_path,
         input=json.dumps(snapshot),
@@ -135,7 +137,7 @@ def test_installed_wheel_command_schedules_a_snapshot(installed, tmp_path):
         check=True,
     )
 
-    (decision,) = json.loads(done.stdout)["decisions"]
+    (decision,) = json.loads(result.stdout)["decisions"]
     assert decision["kind"] == "start"
     assert decision["devices"] == [{"device": 0, "gpus": 0.5}]
 
@@ -143,7 +145,7 @@ def test_installed_wheel_command_schedules_a_snapshot(installed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_suite_passes_against_the_installed_wheel(installed, checkout):
-    done = subprocess.run(
+    result = subprocess.run(
         [
             *(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/meta"),
             *("-m", "not hub and not browser and not slow"),
@@ -155,7 +157,7 @@ def test_suite_passes_against_the_installed_wheel(installed, checkout):
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout[-5000:]
+    assert result.returncode == 0, result.stdout[-5000:]
 
 
 def test_every_package_entry_point_can_be_imported(metadata):
@@ -205,9 +207,9 @@ def test_runai_namespace_has_a_single_distribution():
 def test_every_dependency_has_a_reason_in_a_comment(checkout):
     lines = (checkout / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
-    bare = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
+    uncommented = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
 
-    assert bare == [f'  "jupyter-runai[{extra}]",' for extra in ("service", "hub", "test")]
+    assert uncommented == [f'  "jupyter-runai[{extra}]",' for extra in ("service", "hub", "test")]
 
 
 def test_editor_settings_and_formatter_have_the_same_line_length(checkout, metadata):

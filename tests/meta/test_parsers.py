@@ -12,9 +12,9 @@ from parsers import PARSERS
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("hub_service", "spawner", "embedded", "widgets")
 TABLES = ("parsers.py", "object_parsers.py")
-NAME = re.compile(r"(read|parse)(_\w+)?")
+PARSER_NAME = re.compile(r"(read|parse)(_\w+)?")
 
-INSIDE = {
+NESTED_PARSERS = {
     **dict.fromkeys(("read_counting", "read_demands", "read_terms"), "pod's specification"),
     **dict.fromkeys(("read_grant", "read_part"), "pod"),
     "read_spec": "job",
@@ -26,18 +26,18 @@ INSIDE = {
 LIBRARY_PARSERS = {"parse_args": "click's: what it hands on is parsed by `values` and `wishes`"}
 
 
-def reading() -> Iterator[str]:
+def parser_functions() -> Iterator[str]:
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.FunctionDef) and NAME.fullmatch(node.name):
+                if isinstance(node, ast.FunctionDef) and PARSER_NAME.fullmatch(node.name):
                     yield node.name
 
 
 def test_every_parser_function_is_in_the_table_or_called_by_an_entry():
-    listed = "".join((ROOT / "tests" / table).read_text() for table in TABLES)
-    found = set(reading())
-    by_itself = {name for name in found if re.search(rf"\b{name}\b", listed)}
+    tables = "".join((ROOT / "tests" / table).read_text() for table in TABLES)
+    functions = set(parser_functions())
+    in_table = {name for name in functions if re.search(rf"\b{name}\b", tables)}
 
-    assert found - by_itself == {*INSIDE, *LIBRARY_PARSERS}
-    assert {*INSIDE.values()} <= PARSERS.keys()
+    assert functions - in_table == {*NESTED_PARSERS, *LIBRARY_PARSERS}
+    assert {*NESTED_PARSERS.values()} <= PARSERS.keys()

@@ -16,16 +16,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Build the site; dead links, unknown pages and unlinked pages are warnings, so errors."""
-    built, trees = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("trees")
+    output, cache = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("trees")
     sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    done = subprocess.run(
-        [*sphinx, "-d", str(trees), str(DOCS), str(built)],
+    result = subprocess.run(
+        [*sphinx, "-d", str(cache), str(DOCS), str(output)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    return built
+    assert result.stderr == ""
+    assert result.returncode == 0
+    return output
 
 
 @pytest.mark.tier("all")  # Sphinx comes with the tools
@@ -38,14 +39,14 @@ def test_every_documentation_page_is_built(site):
 
 @pytest.mark.tier("all")
 def test_documentation_site_loads_no_file_from_external_hosts(site):
-    loads = re.compile(
+    external_file = re.compile(
         r"""<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//|url\(["']?https?:"""
     )
     found = {
         f"{path.relative_to(site)}: {match.group()}"
         for pattern in ("*.html", "*.css")
         for path in site.rglob(pattern)
-        for match in loads.finditer(path.read_text(encoding="utf-8"))
+        for match in external_file.finditer(path.read_text(encoding="utf-8"))
     }
 
     assert found == set()
@@ -56,6 +57,6 @@ def test_documentation_search_finds_pages_for_users_only(site):
     names = re.search(r'"?docnames"?:\s*(\[[^\]]*\])', (site / "searchindex.js").read_text("utf-8"))
     assert names is not None
 
-    found = set(json.loads(names[1]))
-    assert "tutorials/researcher" in found
-    assert {name for name in found if name.startswith(("adr/", "dev/"))} == set()
+    indexed_pages = set(json.loads(names[1]))
+    assert "tutorials/researcher" in indexed_pages
+    assert {name for name in indexed_pages if name.startswith(("adr/", "dev/"))} == set()

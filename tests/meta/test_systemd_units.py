@@ -43,7 +43,8 @@ def test_start_command_of_each_systemd_unit_parses_with_its_options(file: Path):
 
     options = up.make_context("runai up", arguments).params
 
-    assert (program, name) == (PROGRAM, "up")
+    assert program == PROGRAM
+    assert name == "up"
     assert options["system_users"] is (file != DROP_IN)
 
 
@@ -57,12 +58,12 @@ def test_systemd_units_differ_only_in_their_start_commands():
 
 
 def test_systemd_unit_stop_leaves_jobs_running_and_a_next_start_possible():
-    found = {name: value for _, name, value in settings(UNITS[0])}
+    unit_settings = {name: value for _, name, value in settings(UNITS[0])}
 
-    assert found["KillMode"] == "process"
-    assert found["OOMPolicy"] == "continue"
+    assert unit_settings["KillMode"] == "process"
+    assert unit_settings["OOMPolicy"] == "continue"
     # systemd puts no process into a group that has controllers for groups below it (EBUSY).
-    assert f'"-{" -".join(found["Delegate"].split())}"' in found["ExecStopPost"]
+    assert f'"-{" -".join(unit_settings["Delegate"].split())}"' in unit_settings["ExecStopPost"]
 
 
 @pytest.mark.parametrize("file", [*UNITS, DROP_IN, NGINX], ids=lambda file: file.name)
@@ -75,19 +76,20 @@ def test_systemd_example_is_included_in_the_page_that_explains_its_paths(
     paths = {path.rstrip(";") for path in re.findall(r"(?<=[ =])/[a-z][\w./]+", lines)}
 
     assert f"```{{literalinclude}} ../examples/systemd/{file.name}\n" in page
-    made = {path for path in paths if not path.startswith(("/bin/", "/sys/"))}
-    assert {path for path in made if path not in page + tutorial} == set()
+    admin_paths = {path for path in paths if not path.startswith(("/bin/", "/sys/"))}
+    assert {path for path in admin_paths if path not in page + tutorial} == set()
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 @pytest.mark.parametrize("drop_in", [False, True], ids=["root", "one account"])
 @pytest.mark.parametrize("unit", UNITS, ids=lambda file: file.stem)
 def test_systemd_example_units_pass_systemd_analyze(unit: Path, drop_in: bool, tmp_path: Path):
-    more = tmp_path / "runai.service.d"
-    more.mkdir()
-    for file, copy in ((unit, tmp_path / "runai.service"), (DROP_IN, more / DROP_IN.name)):
+    drop_in_folder = tmp_path / "runai.service.d"
+    drop_in_folder.mkdir()
+    drop_in_copy = drop_in_folder / DROP_IN.name
+    for file, copy in ((unit, tmp_path / "runai.service"), (DROP_IN, drop_in_copy)):
         if drop_in or file is unit:
-            # It must be there, and the account too.
+            # systemd-analyze checks that the program and the account exist.
             text = file.read_text().replace(PROGRAM, "/bin/true").replace("=runai", "=root")
             copy.write_text(text)
 
@@ -100,21 +102,23 @@ def test_systemd_example_units_pass_systemd_analyze(unit: Path, drop_in: bool, t
 
     # systemd ignores a setting that it does not know: this one came with 254.
     lines = [line for line in completed.stderr.splitlines() if "'DelegateSubgroup'" not in line]
-    assert (completed.returncode, lines) == (0, [])
+    assert lines == []
+    assert completed.returncode == 0
 
 
 @pytest.mark.skipif(not shutil.which("nginx"), reason="no nginx here")
 def test_nginx_example_configuration_passes_the_nginx_check(tmp_path: Path):
     Authority().server(["gpu.example.org"], []).write(tmp_path, "gpu")
     text = NGINX.read_text().replace("/etc/ssl/gpu", f"{tmp_path}/gpu")
-    main = tmp_path / "nginx.conf"
-    main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {text} }}")
+    main_config = tmp_path / "nginx.conf"
+    main_config.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {text} }}")
 
     completed = subprocess.run(
-        ["nginx", "-t", "-q", "-c", main, "-e", "stderr"],
+        ["nginx", "-t", "-q", "-c", main_config, "-e", "stderr"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stderr == ""
+    assert completed.returncode == 0

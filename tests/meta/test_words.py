@@ -19,10 +19,10 @@ PRONOUNS = re.compile(
 WORDS = re.compile(r"[A-Za-z][A-Za-z'-]*")
 CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`]*`")
-MOST = 2.0
+MAX_RATE = 2.0
 """Per 1,000 words of a folder; JupyterHub has 0.9, kopf 1.1."""
-MOST_OF_FILE = 8.0
-FEW = 2
+MAX_RATE_OF_FILE = 8.0
+ALLOWED_HITS = 2
 """Hits up to which a short file may be above that."""
 
 
@@ -42,7 +42,7 @@ def test_sentences_of_docstrings_and_comments_name_their_subject(checkout, folde
 def test_sentences_of_pages_name_their_subject(checkout):
     paths = [*checkout.glob("*.md"), *sorted((checkout / "docs").rglob("*.md"))]
 
-    _check(checkout, {path: [_written(path)] for path in paths})
+    _check(checkout, {path: [_page_prose(path)] for path in paths})
 
 
 @pytest.mark.parametrize("page", ["docs/adr", "docs/cli.md"])
@@ -50,7 +50,7 @@ def test_sentences_of_decisions_and_help_name_their_subject(checkout, page):
     path = checkout / page
     paths = sorted(path.rglob("*.md")) if path.is_dir() else [path]
 
-    _check(checkout, {path: [_written(path)] for path in paths})
+    _check(checkout, {path: [_page_prose(path)] for path in paths})
 
 
 def _check(checkout: Path, found: dict[Path, list[str]]) -> None:
@@ -58,17 +58,17 @@ def _check(checkout: Path, found: dict[Path, list[str]]) -> None:
     hits = words = 0
     worst: dict[str, int] = {}
     for path, prose in found.items():
-        many = sum(len(PRONOUNS.findall(piece)) for piece in prose)
+        count = sum(len(PRONOUNS.findall(piece)) for piece in prose)
         length = sum(len(WORDS.findall(piece)) for piece in prose)
-        hits, words = hits + many, words + length
-        if many > FEW and 1000 * many > MOST_OF_FILE * length:
-            worst[str(path.relative_to(checkout))] = many
+        hits, words = hits + count, words + length
+        if count > ALLOWED_HITS and 1000 * count > MAX_RATE_OF_FILE * length:
+            worst[str(path.relative_to(checkout))] = count
 
     assert worst == {}
-    assert 1000 * hits <= MOST * words
+    assert 1000 * hits <= MAX_RATE * words
 
 
-def _written(path: Path) -> str:
+def _page_prose(path: Path) -> str:
     """Return the prose of a page, without blocks and spans of code."""
     text = CODE_BLOCK.sub("", path.read_text(encoding="utf-8"))
     return CODE_SPAN.sub("x", text)

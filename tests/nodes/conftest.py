@@ -5,7 +5,7 @@ service     a client of the chart's service, which runs in a pod, with the right
 hub         a JupyterHub in a pod beside it, with the users bob and patty
 lab         a namespace for one test; the nodes are empty again afterwards
 
-The report of a failed test contains the cluster's state at that moment (`nodes_afterwards`).
+The report of a failed test contains the cluster's state at that moment (`cluster_report`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodes_afterwards import cluster_report
+from cluster_report import cluster_report
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab, install_chart, service_of
 from real_nodes.cluster import RealCluster
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(
     cluster = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and report.when == "call" and isinstance(cluster, RealCluster):
         with cluster.network.entered():
-            report.sections.append(("what was there when it failed", cluster_report(cluster)))
+            report.sections.append(("the cluster when the test failed", cluster_report(cluster)))
     return report
 
 
@@ -59,14 +59,14 @@ def service(cluster: RealCluster, inside: None) -> Iterator[Client]:
 @pytest.fixture(scope="session")
 def hub(cluster: RealCluster) -> Iterator[NodesHub]:
     with cluster.network.entered():
-        made = NodesHub(cluster.plane)
-    yield made
-    made.close()
+        nodes_hub = NodesHub(cluster.plane)
+    yield nodes_hub
+    nodes_hub.close()
 
 
 @pytest.fixture
 def lab(cluster: RealCluster, inside: None) -> Iterator[NodesLab]:
-    made = NodesLab(cluster)
-    yield made
-    made.forget_projects()
-    made.remove()
+    nodes_lab = NodesLab(cluster)
+    yield nodes_lab
+    nodes_lab.forget_projects()
+    nodes_lab.remove()

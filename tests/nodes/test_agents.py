@@ -13,19 +13,20 @@ from runai.hub_service.client import Client
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
-AGENTS = "/api/v1/namespaces/runai/pods?labelSelector=app.kubernetes.io/component=agent"
-EFFECTIVE = "grep -h Cap /proc/self/status | cut -f2 | tr -d '\\n'"
+AGENT_PODS = "/api/v1/namespaces/runai/pods?labelSelector=app.kubernetes.io/component=agent"
+PRINT_CAPABILITIES = "grep -h Cap /proc/self/status | cut -f2 | tr -d '\\n'"
+COUNT_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 | grep -c token"
 
 
 @pytest.fixture
 def agents(cluster: RealCluster, inside: None) -> dict[str, str]:
     """Return the names of the agents' pods, by node."""
-    found = cluster.plane.request("GET", AGENTS)["items"]
+    found = cluster.plane.request("GET", AGENT_PODS)["items"]
     return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in found}
 
 
 def test_agent_runs_on_each_node_without_restarts(cluster: RealCluster, agents):
-    found = cluster.plane.request("GET", AGENTS)["items"]
+    found = cluster.plane.request("GET", AGENT_PODS)["items"]
     containers = [status for pod in found for status in pod["status"]["containerStatuses"]]
 
     assert sorted(agents) == ["node-0", "node-1"]
@@ -37,51 +38,55 @@ def test_agent_reports_devices_and_their_pods_as_the_kubelet_does(
 ):
     lab.project("vision", quota=4)
     lab.namespace.create(session("whole", 1, project="vision", **on_node("node-1")))
-    device = lab.sees("whole")
+    device = lab.visible_devices("whole")
 
     def is_reported() -> bool:
         node = next(node for node in service.nodes() if node.name == "node-1")
         # Unordered: the kubelet chooses the session's device, and that one is listed first.
         assert {(d.uuid, d.memory_mib) for d in node.devices} == {
-            (uuid, 15_900) for uuid in cluster.nodes[1].devices
+            (uuid, 15_900)  # 16,000 MiB without the driver's own 100
+            for uuid in cluster.nodes[1].devices
         }, node.devices
-        mine = service.workload(f"vision/{lab.namespace.name}.whole")
-        return [share.uuid for worker in mine.workers for share in worker.devices] == [device]
+        session_view = service.workload(f"vision/{lab.namespace.name}.whole")
+        uuids = [share.uuid for worker in session_view.workers for share in worker.devices]
+        return uuids == [device]
 
-    eventually(is_reported, what="the service tells the session's device")
-    mine = {f"{lab.namespace.name}/whole": [device]}
-    # The kubelet's books may list a pod for a moment longer than it ran.
-    eventually(lambda: lab.kubelet_allocations(1) == mine, what="the kubelet says the same")
+    eventually(is_reported, what="the service lists the session's device")
+    expected_records = {f"{lab.namespace.name}/whole": [device]}
+    # The kubelet's records may list a pod for a moment longer than it ran.
+    eventually(lambda: lab.kubelet_allocations(1) == expected_records, what="the kubelet agrees")
 
 
 @pytest.mark.parametrize(
-    ("what", "command", "answer"),
+    ("command", "output"),
     [
-        ("no capability", EFFECTIVE, "0" * 80),
-        ("no token of the API", "ls /var/run/secrets/kubernetes.io 2>&1 | grep -c token", "0"),
-        ("nothing to write to", "touch /var/here 2>&1 | grep -o 'Read-only'", "Read-only"),
-        ("the kubelet's socket", "ls /var/lib/kubelet/pod-resources", "kubelet.sock"),
-        ("nothing else of the kubelet's", "ls /var/lib/kubelet", "pod-resources"),
+        # Five sets of capabilities, of 16 hexadecimal digits each.
+        pytest.param(PRINT_CAPABILITIES, "0" * 5 * 16, id="no capability"),
+        pytest.param(COUNT_TOKENS, "0", id="no token of the API"),
+        pytest.param(
+            "touch /var/here 2>&1 | grep -o 'Read-only'", "Read-only", id="read-only file system"
+        ),
+        pytest.param("ls /var/lib/kubelet/pod-resources", "kubelet.sock", id="kubelet's socket"),
+        pytest.param("ls /var/lib/kubelet", "pod-resources", id="no other file of the kubelet"),
     ],
-    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else None,
 )
 def test_agent_container_has_its_mounts_and_no_privileges(
-    cluster: RealCluster, agents, what: str, command: str, answer: str
+    cluster: RealCluster, agents, command: str, output: str
 ):
     words = ["exec", "-n", "runai", agents["node-0"], "--", "sh", "-c", f"{command}; true"]
 
-    assert cluster.plane.kubectl(*words).strip() == answer
+    assert cluster.plane.kubectl(*words).strip() == output
 
 
 def test_agent_token_is_refused_by_the_api_server(cluster: RealCluster, agents):
     words = ["exec", "-n", "runai", agents["node-0"], "--", "cat", "/var/run/runai/token"]
     token = cluster.plane.kubectl(*words).strip()
-    trusted = str(cluster.plane.folder / "ca.crt")
+    ca_file = str(cluster.plane.folder / "ca.crt")
 
     response = httpx.get(
         f"{cluster.plane.address}/api/v1/pods",
         headers={"Authorization": f"Bearer {token}"},
-        verify=ssl.create_default_context(cafile=trusted),
+        verify=ssl.create_default_context(cafile=ca_file),
         trust_env=False,
         timeout=60,
     )

@@ -26,9 +26,9 @@ while not pathlib.Path("/tmp/enough").exists():
 """
 JOBS = "/apis/batch/v1/namespaces/runai/jobs"
 PODS = "/api/v1/namespaces/runai/pods"
-PATIENCE_S = 180
+TIMEOUT_S = 180
 """A job that was just started is left alone for half a minute before it grows."""
-BOTH = {"GPU-0-0", "GPU-0-1"}
+BOTH_DEVICES = {"GPU-0-0", "GPU-0-1"}
 
 
 class ElasticPodScenario:
@@ -41,24 +41,24 @@ class ElasticPodScenario:
         fields: Any = {"name": name, "owner": owner, "command": ["python", "-c", TRAINING]}
         self.service.submit(SubmitRequest(**fields, gpus=gpus, elastic=elastic, grace_seconds=5))
 
-    def until(self, name: str, state: str) -> WorkloadDetail:
-        def there() -> bool:
+    def wait_for_state(self, name: str, state: str) -> WorkloadDetail:
+        def is_in_state() -> bool:
             found = self.service.workload(name)
             assert found.state == state, found.reason
             return True
 
-        eventually(there, within=PATIENCE_S, what=f"{name} is {state}")
+        eventually(is_in_state, within=TIMEOUT_S, what=f"{name} is {state}")
         return self.service.workload(name)
 
-    def sees(self, name: str, count: int) -> set[str]:
-        """Wait until a job's container prints so many devices; return them."""
+    def wait_for_devices(self, name: str, count: int) -> set[str]:
+        """Wait until a job's container prints this number of devices; return them."""
 
         def found() -> set[str]:
             lines = [line.text for line in self.service.logs(name)]
             seen = {tuple(line.split()[1].split(",")) for line in lines if line.startswith("sees")}
             return next((set(devices) for devices in seen if len(devices) == count), set())
 
-        return eventually(found, within=PATIENCE_S, what=f"{name} sees {count}")
+        return eventually(found, within=TIMEOUT_S, what=f"{name} prints {count} devices")
 
     def finish(self, name: str) -> None:
         selected = f"job-name={name.replace('/', '-')}"
@@ -69,36 +69,38 @@ class ElasticPodScenario:
 
 @pytest.fixture
 def scenario(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[ElasticPodScenario]:
-    """Only users of the hub can submit."""
+    """Start the hub too: only its users can submit."""
     for name in ("bob", "patty"):
         lab.seen_project(service, name, quota=1, members=[name])
     with lab.cordoned("node-1"):
         yield ElasticPodScenario(lab, service)
         lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
         path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
-        eventually(lambda: not lab.plane.request("GET", path)["items"], what="their jobs are gone")
+        eventually(lambda: not lab.plane.request("GET", path)["items"], what="all jobs are deleted")
 
 
 def test_elastic_job_grows_onto_a_freed_gpu_and_returns_it_to_its_owner(
     scenario: ElasticPodScenario,
 ):
     scenario.submit("other", "patty", 1)
-    scenario.until("patty/other", "running")
-    scenario.submit("e", "bob", 2, elastic=True)
-    first = scenario.sees("bob/e", 1)
+    scenario.wait_for_state("patty/other", "running")
+    scenario.submit("elastic", "bob", 2, elastic=True)
+    first_device = scenario.wait_for_devices("bob/elastic", 1)
 
     scenario.finish("patty/other")
-    assert scenario.sees("bob/e", 2) == BOTH
+    assert scenario.wait_for_devices("bob/elastic", 2) == BOTH_DEVICES
 
     scenario.submit("owner", "patty", 1)
-    scenario.until("patty/owner", "running")
-    last = scenario.sees("bob/e", 1)
-    scenario.finish("bob/e")
-    done = scenario.until("bob/e", "succeeded")
+    scenario.wait_for_state("patty/owner", "running")
+    last_device = scenario.wait_for_devices("bob/elastic", 1)
+    scenario.finish("bob/elastic")
+    job = scenario.wait_for_state("bob/elastic", "succeeded")
     scenario.finish("patty/owner")
-    scenario.until("patty/owner", "succeeded")
+    scenario.wait_for_state("patty/owner", "succeeded")
 
-    assert first < BOTH
-    assert last < BOTH
-    assert done.elastic is not None
-    assert (done.failures, done.pauses, done.elastic.resizes) == (0, 0, 2)
+    assert first_device < BOTH_DEVICES
+    assert last_device < BOTH_DEVICES
+    assert job.elastic is not None
+    assert job.failures == 0
+    assert job.pauses == 0
+    assert job.elastic.resizes == 2  # to two devices, and back to one

@@ -33,12 +33,12 @@ class ElasticWorkersScenario:
 
     def __init__(self, lab: NodesLab, service: Client, disk: Path) -> None:
         self.lab, self.service = lab, service
-        self.job = AllowedTraining("bob/e", disk / "training", lambda: service)
+        self.job = AllowedTraining("bob/elastic", disk / "training", lambda: service)
 
     def submit(self) -> None:
         self.service.submit(
             SubmitRequest(
-                name="e",
+                name="elastic",
                 owner="bob",
                 command=self.job.command("python", f"{HOME}/training"),
                 workers=3,
@@ -51,8 +51,8 @@ class ElasticWorkersScenario:
             )
         )
 
-    def takes(self, name: str, gpus: int) -> None:
-        """Submit a job of patty's for so many GPUs, and wait until it runs."""
+    def start_pattys_job(self, name: str, gpus: int) -> None:
+        """Submit a job of patty's, and wait until it runs."""
         command = ["sleep", "1000000"]
         request = SubmitRequest(
             name=name, owner="patty", command=command, gpus=gpus, grace_seconds=1
@@ -64,14 +64,14 @@ class ElasticWorkersScenario:
             what=f"{name} runs",
         )
 
-    def nodes(self) -> list[str]:
-        """Return the nodes of its workers, by the kubelets' books."""
+    def worker_nodes(self) -> list[str]:
+        """Return the node of each worker, by the kubelets' records."""
         return sorted(
             f"node-{number}"
             for number in range(2)
             for pod, devices in self.lab.kubelet_allocations(number).items()
             for _ in devices
-            if "bob-e-" in pod
+            if "bob-elastic-" in pod
         )
 
 
@@ -126,31 +126,33 @@ def scenario(
     eventually(
         lambda: not lab.plane.request("GET", path)["items"],
         within=PATIENCE_S,
-        what="their jobs are gone",
+        what="all jobs are deleted",
     )
 
 
 def test_elastic_job_grows_over_both_nodes_shrinks_for_owner_and_completes(
     scenario: ElasticWorkersScenario,
 ):
-    scenario.takes("both", 2)
-    scenario.takes("one", 1)
+    scenario.start_pattys_job("both", 2)
+    scenario.start_pattys_job("one", 1)
     scenario.submit()
     scenario.job.trains_on(1)
 
     scenario.service.delete("patty/both")
     scenario.job.trains_on(3)
-    grown = scenario.nodes()
+    nodes_of_three_workers = scenario.worker_nodes()
 
-    scenario.takes("owner", 1)
+    scenario.start_pattys_job("owner", 1)
     scenario.job.trains_on(2)
-    done = scenario.job.run_to_end()
+    job = scenario.job.run_to_end()
 
-    assert set(grown) == {"node-0", "node-1"}
-    assert len(grown) == 3
-    assert done.elastic is not None
-    assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
+    assert set(nodes_of_three_workers) == {"node-0", "node-1"}
+    assert len(nodes_of_three_workers) == 3
+    assert job.elastic is not None
+    assert job.failures == 0
+    assert job.pauses == 0
+    assert job.exit_code == 0
     # Workers that start together may be ready, and end, at different moments.
-    assert done.elastic.resizes >= 2
+    assert job.elastic.resizes >= 2
     assert scenario.job.has_lost_nothing()
     assert scenario.job.sizes() == {1, 2, 3}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.named import CONTEXT, NamedCluster
+from control_plane.named_cluster import CONTEXT, NamedCluster
 from nodes_lab import chart_values, provide_volume
 from own_release import VALUES, OwnRelease
 from real_nodes.cluster import RealCluster
@@ -20,11 +20,13 @@ from real_nodes.images import RUNAI
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(1200)]
 
 CHECKOUT = Path(__file__).parents[2]
-ADMIN = "administrator"
+ADMIN_CONTEXT = "administrator"
 """The context of the nodes' own kubeconfig."""
 
 
-def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_cluster_tests(
+    cluster: RealCluster, settings: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """Run the tests of an own cluster like `make`."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "tests/own_cluster"],
@@ -33,7 +35,7 @@ def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.Comp
             **os.environ,
             "KUBECONFIG": str(cluster.plane.kubeconfig),
             "RUNAI_REQUIRE": "own_cluster",
-            CONTEXT: ADMIN,
+            CONTEXT: ADMIN_CONTEXT,
             "NO_PROXY": cluster.plane.host,
             **settings,
         },
@@ -45,16 +47,18 @@ def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.Comp
 
 @pytest.mark.slow
 def test_cluster_tests_pass_on_a_named_cluster_and_leave_no_objects(tmp_path: Path):
-    settings = tmp_path / "values.json"
-    settings.write_text(json.dumps(chart_values()))
-    with RealCluster() as other, other.network.entered():
-        provide_volume(other)
-        done = played(other, {VALUES: str(settings), "RUNAI_CLUSTER_IMAGE": RUNAI})
-        left = other.plane.kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
-        left += other.plane.kubectl("get", "nodes", "--show-labels")
+    values_file = tmp_path / "values.json"
+    values_file.write_text(json.dumps(chart_values()))
+    with RealCluster() as second_cluster, second_cluster.network.entered():
+        provide_volume(second_cluster)
+        settings = {VALUES: str(values_file), "RUNAI_CLUSTER_IMAGE": RUNAI}
+        result = run_cluster_tests(second_cluster, settings)
+        kubectl = second_cluster.plane.kubectl
+        remaining_objects = kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
+        remaining_objects += kubectl("get", "nodes", "--show-labels")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "runai" not in left
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "runai" not in remaining_objects
 
 
 def test_cluster_tests_refuse_an_installed_chart_and_change_no_objects(
@@ -62,18 +66,18 @@ def test_cluster_tests_refuse_an_installed_chart_and_change_no_objects(
 ):
     monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))
     monkeypatch.setenv("NO_PROXY", cluster.plane.host)
-    before = installed(cluster)
+    objects_before = installed_objects(cluster)
 
     with (
-        NamedCluster(ADMIN) as named,
+        NamedCluster(ADMIN_CONTEXT) as named,
         pytest.raises(RuntimeError, match=r"is, or was, installed there: .*namespaces/runai"),
     ):
         OwnRelease(named).__enter__()
 
-    assert installed(cluster) == before != []
+    assert installed_objects(cluster) == objects_before != []
 
 
-def installed(cluster: RealCluster) -> list[str]:
+def installed_objects(cluster: RealCluster) -> list[str]:
     """Return the objects of a release outside of tests' own namespaces, which come and go."""
     found = cluster.plane.kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
     return [name for name in found.splitlines() if "runai" in name]
@@ -84,5 +88,5 @@ def test_unknown_kubeconfig_context_is_named_in_the_error(
 ):
     monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))
 
-    with pytest.raises(RuntimeError, match="RUNAI_CLUSTER_CONTEXT=another"):
-        NamedCluster("another").__enter__()
+    with pytest.raises(RuntimeError, match="RUNAI_CLUSTER_CONTEXT=unknown"):
+        NamedCluster("unknown").__enter__()

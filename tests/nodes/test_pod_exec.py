@@ -20,31 +20,32 @@ from waiting import eventually
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 JOBS = "/apis/batch/v1/namespaces/runai/jobs"
-WAITS = "trap 'exit 143' TERM; tail -f /dev/null & wait"
+WAIT_FOR_TERM = "trap 'exit 143' TERM; tail -f /dev/null & wait"
 
 
 @pytest.fixture(scope="module")
-def running(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
-    """A job of one GPU that runs, for all of these tests; the last one suspends it."""
+def running_job(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
+    """A job of one GPU that runs, for all of these tests; the last test suspends it."""
     with cluster.network.entered(), service_of(cluster.plane) as service:
         lab = NodesLab(cluster)
         lab.seen_project(service, "execs", quota=1, members=["bob"])
-        fields: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
+        command = ["sh", "-c", WAIT_FOR_TERM]
+        fields: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": command}
         service.submit(SubmitRequest(**fields, grace_seconds=1))
         eventually(
-            lambda: service.workload("execs/job").state == "running", within=90, what="it runs"
+            lambda: service.workload("execs/job").state == "running", within=90, what="the job runs"
         )
     yield "execs/job"
     with cluster.network.entered():
         lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
         path = "/api/v1/namespaces/runai/pods?labelSelector=batch.kubernetes.io/job-name"
-        eventually(lambda: not lab.plane.request("GET", path)["items"], what="it is gone")
+        eventually(lambda: not lab.plane.request("GET", path)["items"], what="the job is deleted")
         lab.forget_projects()
         lab.remove()
 
 
 @pytest.fixture
-def execute(running: str, service: Client):
+def execute(running_job: str, service: Client):
     token = service.transport._http.get().headers["Authorization"].removeprefix("Bearer ")
 
     def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -60,52 +61,56 @@ def execute(running: str, service: Client):
     return run
 
 
-def test_exec_runs_in_the_container_and_environment_of_the_job(running, execute):
-    says = "echo $RUNAI_WORKLOAD $NVIDIA_VISIBLE_DEVICES; echo wrong >&2; exit 7"
+def test_exec_runs_in_the_container_and_environment_of_the_job(running_job, execute):
+    script = "echo $RUNAI_WORKLOAD $NVIDIA_VISIBLE_DEVICES; echo wrong >&2; exit 7"
 
-    done = execute(running, "--", "sh", "-c", says)
+    result = execute(running_job, "--", "sh", "-c", script)
 
-    workload, device = done.stdout.decode().split()
-    assert (done.returncode, workload, done.stderr) == (7, running, b"wrong\n")
+    workload, device = result.stdout.decode().split()
+    assert result.returncode == 7
+    assert workload == running_job
+    assert result.stderr == b"wrong\n"
     assert device.startswith("GPU-")
 
 
-def test_exec_forwards_stdin_byte_for_byte(running, execute):
-    given = bytes(range(256)) * 1500  # of several messages
+def test_exec_forwards_stdin_byte_for_byte(running_job, execute):
+    stdin = bytes(range(256)) * 1500  # long enough for several messages
 
-    done = execute("-i", running, "--", "cat", stdin=given)
+    result = execute("-i", running_job, "--", "cat", stdin=stdin)
 
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout == given
-
-
-def test_exec_without_the_stdin_option_forwards_no_input(running, execute):
-    done = execute(running, "--", "cat", stdin=b"not handed on")
-
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert result.stderr == b""
+    assert result.returncode == 0
+    assert result.stdout == stdin
 
 
-def test_exec_of_an_unknown_program_exits_with_127_and_a_message(running, execute):
-    done = execute(running, "--", "no-such-program")
+def test_exec_without_the_stdin_option_forwards_no_input(running_job, execute):
+    result = execute(running_job, "--", "cat", stdin=b"not forwarded")
 
-    assert done.returncode == 127
-    assert done.stderr.decode().startswith("'no-such-program' cannot be run: ")
-
-
-def test_runai_exec_refuses_a_terminal(running, execute):
-    done = execute("-it", running, "--", "bash")
-
-    assert done.returncode == 1
-    assert "gets no terminal" in done.stderr.decode()
+    assert result.returncode == 0
+    assert result.stdout == b""
 
 
-def test_exec_leaves_the_job_running_and_is_refused_once_suspended(running, execute, service):
-    execute(running, "--", "sh", "-c", "exit 3")
-    assert service.workload(running).state == "running"
-    service.suspend(running)
-    eventually(lambda: service.workload(running).state == "suspended", what="it has stopped")
+def test_exec_of_an_unknown_program_exits_with_127_and_a_message(running_job, execute):
+    result = execute(running_job, "--", "no-such-program")
 
-    done = execute(running, "--", "true")
+    assert result.returncode == 127
+    assert result.stderr.decode().startswith("'no-such-program' cannot be run: ")
 
-    assert done.returncode == 1
-    assert f"Worker 0 of {running} does not run." in done.stderr.decode()
+
+def test_runai_exec_refuses_a_terminal(running_job, execute):
+    result = execute("-it", running_job, "--", "bash")
+
+    assert result.returncode == 1
+    assert "gets no terminal" in result.stderr.decode()
+
+
+def test_exec_leaves_the_job_running_and_is_refused_once_suspended(running_job, execute, service):
+    execute(running_job, "--", "sh", "-c", "exit 3")
+    assert service.workload(running_job).state == "running"
+    service.suspend(running_job)
+    eventually(lambda: service.workload(running_job).state == "suspended", what="it is suspended")
+
+    result = execute(running_job, "--", "true")
+
+    assert result.returncode == 1
+    assert f"Worker 0 of {running_job} does not run." in result.stderr.decode()

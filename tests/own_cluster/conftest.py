@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from control_plane.named import CONTEXT, NamedCluster
+from control_plane.named_cluster import CONTEXT, NamedCluster
 from own_release import OwnRelease
 
 
 @pytest.fixture(scope="session")
 def installed() -> Iterator[OwnRelease]:
-    with NamedCluster(os.environ[CONTEXT]) as cluster, OwnRelease(cluster) as made:
-        yield made
+    with NamedCluster(os.environ[CONTEXT]) as cluster, OwnRelease(cluster) as own_release:
+        yield own_release
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Self
 
 from control_plane.plane import ControlPlane
 from real_nodes import cgroups
-from real_nodes.names import Names
+from real_nodes.dns_server import DnsServer
 from real_nodes.network import GATEWAY, Network
 from real_nodes.node import CHECKOUT, Node
 
@@ -97,7 +97,7 @@ class RealCluster:
     def _start(self) -> None:
         with self.network.entered():
             self.plane = self._stack.enter_context(PlaneOfRealNodes(self.place))
-            self._stack.enter_context(Names(self.plane))
+            self._stack.enter_context(DnsServer(self.plane))
             driver = self._driver()
             self.nodes = [
                 Node(number, self.plane, self.network, self.place, driver=driver)

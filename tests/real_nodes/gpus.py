@@ -1,7 +1,7 @@
 """Fake GPUs of a node: a device plugin registered with a real kubelet, and a fake driver.
 
     with Gpus(folder, sockets, ["GPU-node-0-0", "GPU-node-0-1"]) as gpus:
-        gpus.break_down("GPU-node-0-1", why=79)
+        gpus.break_down("GPU-node-0-1", xid=79)
 
 The kubelet allocates the devices that the plugin offers. The driver is the library of tests/agent,
 in `folder`, which the node mounts into containers like NVIDIA's runtime. The plugin registers again
@@ -25,9 +25,9 @@ from protocol_buffers import messages
 RESOURCE = "nvidia.com/gpu"
 VERSION = "v1beta1"
 SOCKET = "gpu.sock"
-MEMORY_MIB, DRIVERS_MIB = 16_000, 100
+MEMORY_MIB, DRIVER_MEMORY_MIB = 16_000, 100
 POLL_INTERVAL_S = 0.2
-WITHIN_S = 30
+TIMEOUT_S = 30
 
 # k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, as far as it matters here.
 _KINDS = messages(
@@ -42,16 +42,16 @@ _KINDS = messages(
         ],
         "Device": [("ID", 1, "string", ""), ("health", 2, "string", "")],
         "Devices": [("devices", 1, "Device", "repeated")],
-        "Wanted": [("devices_ids", 1, "string", "repeated")],
-        "Allocate": [("container_requests", 1, "Wanted", "repeated")],
+        "Request": [("devices_ids", 1, "string", "repeated")],
+        "Allocate": [("container_requests", 1, "Request", "repeated")],
         "Variable": [("key", 1, "string", ""), ("value", 2, "string", "")],
         "File": [
             ("container_path", 1, "string", ""),
             ("host_path", 2, "string", ""),
             ("permissions", 3, "string", ""),
         ],
-        "Given": [("envs", 1, "Variable", "repeated"), ("devices", 3, "File", "repeated")],
-        "Allocated": [("container_responses", 1, "Given", "repeated")],
+        "Response": [("envs", 1, "Variable", "repeated"), ("devices", 3, "File", "repeated")],
+        "Allocated": [("container_responses", 1, "Response", "repeated")],
     }
 )
 
@@ -83,9 +83,9 @@ class Gpus:
             self._changed.notify_all()
         self._registration_thread.join()
 
-    def break_down(self, device: str, *, why: int) -> None:
+    def break_down(self, device: str, *, xid: int) -> None:
         """Make a device fail with an Xid, for the driver and the device plugin."""
-        self._set({**self._broken, device: why})
+        self._set({**self._broken, device: xid})
 
     def mend(self) -> None:
         """Make all devices healthy again, as after a restart of the driver."""
@@ -100,7 +100,7 @@ class Gpus:
             self._changed.notify_all()
 
     def _write_driver_state(self) -> None:
-        lines = [f"gpu {uuid} {MEMORY_MIB} {DRIVERS_MIB} 0 0 Fake" for uuid in self.devices]
+        lines = [f"gpu {uuid} {MEMORY_MIB} {DRIVER_MEMORY_MIB} 0 0 Fake" for uuid in self.devices]
         for number, uuid in enumerate(self.devices):
             if xid := self._broken.get(uuid):
                 # An event with a number of its own, and the driver's recovery action for it.
@@ -132,7 +132,7 @@ class Gpus:
             "GetDevicePluginOptions": self._method(lambda _request: _KINDS["Options"](), "Empty"),
             "Allocate": self._method(self._allocate, "Allocate"),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._watch, response_serializer=lambda answer: answer.SerializeToString()
+                self._watch, response_serializer=lambda reply: reply.SerializeToString()
             ),
         }
         (self._sockets / SOCKET).unlink(missing_ok=True)
@@ -150,18 +150,18 @@ class Gpus:
             server.stop(0).wait()
 
     @staticmethod
-    def _method(answer: Any, kind: str) -> Any:
+    def _method(respond: Any, kind: str) -> Any:
         return grpc.unary_unary_rpc_method_handler(
-            lambda request, _context: answer(request),
+            lambda request, _context: respond(request),
             request_deserializer=_KINDS[kind].FromString,
-            response_serializer=lambda given: given.SerializeToString(),
+            response_serializer=lambda reply: reply.SerializeToString(),
         )
 
     def _register(self) -> None:
         registration = _KINDS["Register"](version=VERSION, endpoint=SOCKET, resource_name=RESOURCE)
         with grpc.insecure_channel(f"unix://{self._sockets / 'kubelet.sock'}") as channel:
             register = channel.unary_unary(f"/{VERSION}.Registration/Register")
-            register(registration.SerializeToString(), timeout=WITHIN_S, wait_for_ready=True)
+            register(registration.SerializeToString(), timeout=TIMEOUT_S, wait_for_ready=True)
 
     def _watch(self, _request: bytes, context: Any) -> Iterator[Any]:
         reported: dict[str, int] | None = None
@@ -181,7 +181,8 @@ class Gpus:
     def _allocate(self, request: Any) -> Any:
         return _KINDS["Allocated"](
             container_responses=[
-                self._container_response(each.devices_ids) for each in request.container_requests
+                self._container_response(container.devices_ids)
+                for container in request.container_requests
             ]
         )
 
@@ -195,4 +196,4 @@ class Gpus:
             )
             for uuid in uuids
         ]
-        return _KINDS["Given"](envs=[visible], devices=files)
+        return _KINDS["Response"](envs=[visible], devices=files)

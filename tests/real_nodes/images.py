@@ -19,29 +19,29 @@ from typing import Any
 
 PAUSE = "rig.local/pause:1"
 RUNAI = "rig.local/runai:1"
-WAITS = ["/bin/sh", "-c", "trap 'exit 0' TERM; tail -f /dev/null & wait"]
+PAUSE_COMMAND = ["/bin/sh", "-c", "trap 'exit 0' TERM; tail -f /dev/null & wait"]
 FOLDERS = ("bin", "etc", "home", "root", "usr", "var")
 LINKS = {"lib": "usr/lib", "lib64": "usr/lib64"}
-USERS = "root:x:0:0:root:/root:/bin/sh\nrunai:x:1000:1000::/home:/bin/sh\n"
+PASSWD = "root:x:0:0:root:/root:/bin/sh\nrunai:x:1000:1000::/home:/bin/sh\n"
 
 
 def write_images(folder: Path, busybox: Path, environment: Mapping[str, str]) -> list[Path]:
     """Write the images' archives; containers of the second have this environment."""
     layer = _layer(busybox)
     path = {"PATH": "/bin"}
-    made: dict[str, dict[str, Any]] = {
-        PAUSE: {"Entrypoint": WAITS, "Env": _written(path)},
-        RUNAI: {"Cmd": ["sh"], "Env": _written({**path, **environment}), "WorkingDir": "/"},
+    configs: dict[str, dict[str, Any]] = {
+        PAUSE: {"Entrypoint": PAUSE_COMMAND, "Env": _env_lines(path)},
+        RUNAI: {"Cmd": ["sh"], "Env": _env_lines({**path, **environment}), "WorkingDir": "/"},
     }
     archives = []
-    for name, config in made.items():
+    for name, config in configs.items():
         archive = folder / f"{name.partition('/')[2].partition(':')[0]}.tar"
         archive.write_bytes(_image(name, layer, config))
         archives.append(archive)
     return archives
 
 
-def _written(environment: Mapping[str, str]) -> list[str]:
+def _env_lines(environment: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in environment.items()]
 
 
@@ -54,7 +54,7 @@ def _layer(busybox: Path) -> bytes:
             _add(tar, folder, type=tarfile.DIRTYPE)
         _add(tar, "tmp", type=tarfile.DIRTYPE, mode=0o1777)
         _add(tar, "bin/busybox", busybox.read_bytes())
-        _add(tar, "etc/passwd", USERS.encode(), mode=0o644)
+        _add(tar, "etc/passwd", PASSWD.encode(), mode=0o644)
         for name, target in (LINKS | links).items():
             _add(tar, name, type=tarfile.SYMTYPE, linkname=target)
     return packed.getvalue()
@@ -62,27 +62,27 @@ def _layer(busybox: Path) -> bytes:
 
 def _image(name: str, layer: bytes, config: Mapping[str, Any]) -> bytes:
     digest = hashlib.sha256(layer).hexdigest()
-    about = {
+    image_config = {
         "architecture": "amd64",
         "os": "linux",
         "config": dict(config),
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
-    described = json.dumps(about).encode()
-    file = f"{hashlib.sha256(described).hexdigest()}.json"
+    config_json = json.dumps(image_config).encode()
+    file = f"{hashlib.sha256(config_json).hexdigest()}.json"
     inside = f"{digest}/layer.tar"
     manifest = [{"Config": file, "RepoTags": [name], "Layers": [inside]}]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         _add(tar, inside, layer)
-        _add(tar, file, described)
+        _add(tar, file, config_json)
         _add(tar, "manifest.json", json.dumps(manifest).encode())
     return packed.getvalue()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes = b"", **how: Any) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes = b"", **attributes: Any) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), 0o755
-    for key, value in how.items():
+    for key, value in attributes.items():
         setattr(entry, key, value)
     tar.addfile(entry, io.BytesIO(content))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from real_nodes.dns_server import DOMAIN
 from real_nodes.images import PAUSE
-from real_nodes.names import DOMAIN
 from real_nodes.network import GATEWAY
 
 POD_NETWORK = "10.244.0.0/16"

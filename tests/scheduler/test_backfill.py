@@ -20,8 +20,8 @@ from builders import (
     started,
     stopped,
     waits,
-    with_,
-    without,
+    with_workloads,
+    without_workloads,
 )
 from runai.hub_service.scheduler import Project, Snapshot, Workload, decide
 from runai.hub_service.scheduler.model.snapshot import end_of
@@ -42,28 +42,28 @@ def backfill_snapshot(
 
 
 JOBS_BEHIND_GANG: dict[str, tuple[Workload, dict[str, str]]] = {
-    "a job that only expects to end in time goes where nothing is held": (
+    "expected end in time: node that is not held": (
         job("hopeful", submitted=20, expected_runtime=10),
         {"hopeful-0": "n2:1"},
     ),
-    "a job whose time limit ends in time may use what is held": (
+    "time limit in time: held GPU": (
         job("limited", submitted=20, max_runtime=300),
         {"limited-0": "n1:1"},
     ),
-    "a job whose time limit ends a second late goes where nothing is held": (
+    "time limit a second late: node that is not held": (
         job("limited", submitted=20, max_runtime=301),
         {"limited-0": "n2:1"},
     ),
-    "who does not say when it ends goes where nothing is held": (
+    "unknown end: node that is not held": (
         job("unknown", submitted=20),
         {"unknown-0": "n2:1"},
     ),
-    "who is older goes first": (job("older", submitted=5), {"older-0": "n1:1"}),
-    "who goes before it by priority goes first": (
+    "older job: held GPU": (job("older", submitted=5), {"older-0": "n1:1"}),
+    "higher priority: held GPU": (
         job("urgent", submitted=20, priority=75),
         {"urgent-0": "n1:1"},
     ),
-    "a session within the build quota starts at once": (
+    "session within the build quota: held GPU": (
         session("ana-1", submitted=20),
         {"ana-1-0": "n1:1"},
     ),
@@ -74,6 +74,7 @@ JOBS_BEHIND_GANG: dict[str, tuple[Workload, dict[str, str]]] = {
 def test_backfill_places_a_job_on_a_gangs_gpus_only_if_it_ends_in_time_or_goes_first(
     new: Workload, expected: dict[str, str]
 ) -> None:
+    # "soon" leaves n1 to the gang at 1300, in 300 s; one GPU of n1 and of n2 is idle until then.
     plan = decide(backfill_snapshot([*RUNNING_JOBS, GANG, new]))
 
     assert places(plan) == expected
@@ -89,6 +90,7 @@ def test_gang_holds_no_gpus_if_backfill_is_off() -> None:
 
 
 def test_job_blocked_by_a_hold_reports_the_gang_ahead_and_its_expected_start() -> None:
+    # "soon" leaves n1 to the gang at 1300, in 5 minutes; n2 is full.
     filler = job("filler", on="n2:1", started=0)
     plan = decide(backfill_snapshot([*RUNNING_JOBS, filler, GANG, job("unknown", submitted=20)]))
 
@@ -101,13 +103,15 @@ def test_job_blocked_by_a_hold_reports_the_gang_ahead_and_its_expected_start() -
 @pytest.mark.parametrize(
     "projects",
     [
-        pytest.param(ONE_PROJECT, id="quota to spare"),
-        pytest.param([project("a", 2)], id="all of its quota"),
-        pytest.param([project("a", 0, weight=1)], id="all of its fair share"),
-        pytest.param([project("top", 2), project("a", 2, parent="top")], id="all of its parent's"),
+        pytest.param(ONE_PROJECT, id="within its quota"),
+        pytest.param([project("a", 2)], id="needs all of its quota"),
+        pytest.param([project("a", 0, weight=1)], id="needs all of its fair share"),
+        pytest.param(
+            [project("top", 2), project("a", 2, parent="top")], id="needs all of its parent's quota"
+        ),
         pytest.param(
             [project("top", 0, weight=1), project("a", 0, weight=1, parent="top")],
-            id="all of its parent's fair share",
+            id="needs all of its parent's fair share",
         ),
     ],
 )
@@ -117,11 +121,11 @@ def test_gang_starts_behind_a_stream_of_its_projects_jobs(projects: list[Project
         cluster_snapshot = snapshot(
             "1x2", projects, [job("j0", on="n1:0", started=900)], backfill=backfill
         )
-        cluster_snapshot = with_(cluster_snapshot, job("gang", 2, submitted=950))
+        cluster_snapshot = with_workloads(cluster_snapshot, job("gang", 2, submitted=950))
         for i in range(1, 6):
-            cluster_snapshot = with_(cluster_snapshot, job(f"j{i}", submitted=950 + i))
+            cluster_snapshot = with_workloads(cluster_snapshot, job(f"j{i}", submitted=950 + i))
             cluster_snapshot = settled(cluster_snapshot, cycles=1)
-            cluster_snapshot = without(cluster_snapshot, f"j{i - 1}")
+            cluster_snapshot = without_workloads(cluster_snapshot, f"j{i - 1}")
         return running(settled(cluster_snapshot, cycles=1))
 
     assert "gang" not in running_after_stream(backfill=False)
@@ -147,6 +151,7 @@ def test_gang_with_unknown_start_time_holds_no_gpus() -> None:
 
 def test_gang_of_two_workers_holds_gpus_on_two_nodes() -> None:
     gang = job("gang", 2, workers=2, submitted=10)
+    # n2 is free at 1500, in 500 s.
     late = job("late", submitted=20, max_runtime=501)
     in_time = job("in-time", submitted=21, max_runtime=500)
 
@@ -156,7 +161,8 @@ def test_gang_of_two_workers_holds_gpus_on_two_nodes() -> None:
 
 
 def test_oldest_gang_of_each_project_holds_a_different_node() -> None:
-    projects = [project("a", 2), project("b", 2)]
+    # One GPU of each of the two nodes is idle, and each gang needs a whole node.
+    projects = [project("a", 4), project("b", 2)]
     workloads = [
         *RUNNING_JOBS,
         job("gang-a", 2, "a", submitted=10),
@@ -164,7 +170,7 @@ def test_oldest_gang_of_each_project_holds_a_different_node() -> None:
         job("new-a", 1, "a", submitted=20),
     ]
 
-    plan = decide(backfill_snapshot(workloads, [project("a", 4), projects[1]]))
+    plan = decide(backfill_snapshot(workloads, projects))
 
     assert started(plan) == set()
     assert waits(plan)["new-a"] == "held_for"
@@ -210,7 +216,7 @@ def test_hold_stops_no_job_and_ends_when_the_gang_is_removed() -> None:
     plan = decide(snapshot)
     assert (stopped(plan), waits(plan)["more"]) == (set(), "held_for")
 
-    snapshot = without(applied(snapshot, plan), "gang")
+    snapshot = without_workloads(applied(snapshot, plan), "gang")
 
     assert started(decide(snapshot)) == {"more-0"}
 
@@ -219,7 +225,8 @@ def test_gang_starts_on_the_gpus_it_holds() -> None:
     snapshot = backfill_snapshot(
         [*RUNNING_JOBS, GANG, job("unknown", submitted=20), job("more", submitted=21)]
     )
-    snapshot = without(applied(snapshot, decide(snapshot)), "soon")
+    # "soon" ends, which frees the second GPU of n1.
+    snapshot = without_workloads(applied(snapshot, decide(snapshot)), "soon")
 
     assert places(decide(snapshot)) == {"gang-0": "n1:0,1"}
 
@@ -240,17 +247,19 @@ def test_gang_of_unequal_workers_holds_gpus_for_the_largest_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("fields", "end", "is_estimated"),
     [
-        ({}, (1100, True)),
-        ({"max_runtime": 150}, (1050, True)),
-        ({"max_runtime": 400, "expected_runtime": 500}, (1300, False)),
-        ({"max_runtime": 600, "expected_runtime": 500}, (1400, False)),
-        ({"max_runtime": 50}, (1000, True)),
+        ({}, 1100, True),
+        ({"max_runtime": 150}, 1050, True),
+        ({"max_runtime": 400, "expected_runtime": 500}, 1300, False),
+        ({"max_runtime": 600, "expected_runtime": 500}, 1400, False),
+        ({"max_runtime": 50}, 1000, True),
     ],
     ids=["estimated", "limited", "limit first", "expected end first", "limit is over"],
 )
 def test_expected_end_of_a_job_is_no_later_than_its_time_limit(
-    fields: dict[str, Any], expected: tuple[int, bool]
+    fields: dict[str, Any], end: int, *, is_estimated: bool
 ) -> None:
-    assert end_of(job("j", on="n1:0", started=900, **fields), 1000) == expected
+    running_job = job("j", on="n1:0", started=900, **fields)
+
+    assert end_of(running_job, now=1000) == (end, is_estimated)

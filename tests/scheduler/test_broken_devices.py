@@ -96,8 +96,8 @@ def test_idle_broken_device_is_planned_like_a_missing_device(
     smaller_nodes, broken_nodes = [], []
     for node in snapshot.nodes:
         last = max((d for name, d in in_use if name == node.name and d is not None), default=-1)
-        number = data.draw(st.integers(0, node.devices - last - 1))
-        healthy = node.devices - number
+        broken_count = data.draw(st.integers(0, node.devices - last - 1))
+        healthy = node.devices - broken_count
         smaller_nodes.append(replace(node, devices=healthy))
         broken_nodes.append(replace(node, broken_devices=tuple(range(healthy, node.devices))))
     assume(any(node.broken_devices for node in broken_nodes))
@@ -110,9 +110,9 @@ def test_idle_broken_device_is_planned_like_a_missing_device(
 @pytest.mark.parametrize(
     ("worker", "device"),
     [
-        pytest.param(job("j", 1), 1, id="a whole device"),
-        pytest.param(job("j", 0.5), 1, id="a fraction"),
-        pytest.param(session("s", 1), 1, id="a session"),
+        pytest.param(job("j", 1), 1, id="whole device"),
+        pytest.param(job("j", 0.5), 1, id="fraction"),
+        pytest.param(session("s", 1), 1, id="session"),
     ],
 )
 def test_worker_starts_on_the_healthy_device_beside_a_broken_one(worker, device) -> None:
@@ -139,9 +139,9 @@ def test_reclaim_stops_the_job_on_a_healthy_device_not_on_a_broken_one() -> None
 
 CLAIMS = {
     "a job within its quota": job("claim", 1, "b"),
-    "a part of a GPU": job("claim", 0.5, "b"),
+    "a fraction of a GPU": job("claim", 0.5, "b"),
     "all GPUs": job("claim", 2, "b"),
-    "a job that goes first": job("claim", 1, priority=90),
+    "a job of higher priority": job("claim", 1, priority=90),
     "a notebook": session("claim", 1),
     "a notebook with more CPU": session("claim", 1, cpu_milli=4_000),
     "an elastic job": job("claim", 1, "b", workers=2, min_workers=1),
@@ -167,7 +167,7 @@ def test_claimant_stops_no_job_on_a_node_with_only_broken_devices(claim, policy)
 RESERVED = {
     "a job": job("claim", 1, "b", on="n1:0", state="reserved"),
     "a job of two GPUs": job("claim", 2, "b", on="n1:0,1", state="reserved"),
-    "a part of a GPU": job("claim", 0.5, "b", on="n1:1", state="reserved"),
+    "a fraction of a GPU": job("claim", 0.5, "b", on="n1:1", state="reserved"),
     "some memory": job("claim", 0, "b", gpu_memory_mib=100, on="n1:1", state="reserved"),
     "a gang": job("claim", 1, "b", workers=2, on="n1:0 n1:1", state="reserved"),
     "a notebook": session("claim", 1, "b", on="n1:0", state="reserved"),
@@ -177,17 +177,19 @@ RESERVED = {
 @pytest.mark.parametrize("claim", RESERVED.values(), ids=RESERVED)
 @pytest.mark.parametrize(
     ("returning", "stops"),
-    [pytest.param((0, 1), False, id="for a moment"), pytest.param((), True, id="for good")],
+    [pytest.param((0, 1), False, id="device may return"), pytest.param((), True, id="device lost")],
 )
 def test_claimant_stops_a_second_job_only_if_its_reserved_device_broke_for_good(
     claim, returning, stops
 ):
-    lost, other = cluster("2x2", memory_mib=1_000)
-    lost = replace(lost, broken_devices=(0, 1), returning_devices=returning)
+    broken_node, healthy_node = cluster("2x2", memory_mib=1_000)
+    broken_node = replace(broken_node, broken_devices=(0, 1), returning_devices=returning)
     existing = [job("old", 1, on="n2:0"), job("new", 1, on="n2:1")]
     projects = [project("a", 0), project("b", 2)]
 
-    decisions = decide(snapshot([lost, other], projects, [*existing, claim])).decisions
+    decisions = decide(
+        snapshot([broken_node, healthy_node], projects, [*existing, claim])
+    ).decisions
 
     assert any(isinstance(d, Stop) for d in decisions) is stops
     if not stops:
@@ -225,18 +227,17 @@ def test_node_with_a_broken_device_is_too_small_for_a_job_of_all_its_gpus() -> N
 def test_oversubscribed_quotas_are_compared_with_healthy_devices_only() -> None:
     cluster_snapshot = snapshot(nodes_with_broken("1x4", 0, 1), [project("a", 3)])
 
-    assert (
-        oversubscribed(cluster_snapshot)[0]
-        == "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
-    )
+    message = "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
+    assert oversubscribed(cluster_snapshot)[0] == message
 
 
 def test_allocated_broken_devices_count_as_capacity_for_fair_shares() -> None:
     projects = [project("a", 0, weight=1), project("b", 0, weight=1)]
-    alone = snapshot(
+    cluster_snapshot = snapshot(
         nodes_with_broken("1x4", 0, 1), projects, [job("j", 1, on="n1:0"), job("k", 4, "b")]
     )
 
-    shares = decide(alone).projects
+    shares = decide(cluster_snapshot).projects
 
+    # Two devices are healthy, and one of the two broken ones is allocated.
     assert shares["a"].fair_share + shares["b"].fair_share == 3000

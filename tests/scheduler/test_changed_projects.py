@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 import strategies
-from builders import applied, job, project, sentence, session, snapshot, waits, with_
+from builders import applied, job, project, sentence, session, snapshot, waits, with_workloads
+from plan_effects import decide_and_note
 from runai.hub_service.scheduler import (
     ClusterIndex,
     Move,
@@ -21,7 +22,6 @@ from runai.hub_service.scheduler import (
     changes_between,
     decide,
 )
-from world import decide_and_note
 
 CHANGED_SNAPSHOTS = strategies.changed()
 
@@ -74,24 +74,25 @@ def test_jobs_above_a_lowered_project_limit_are_reclaimed_for_a_project_within_q
     )
     assert stops(cluster_snapshot) == {}
 
-    claimed = with_(cluster_snapshot, job("claim", 1, "own"))
+    with_claim = with_workloads(cluster_snapshot, job("claim", 1, "own"))
 
-    assert stops(claimed) == {"second": f"lim is over its {entitlement}: 1 GPU goes to claim"}
-    after = applied(claimed, decide(claimed))
+    assert stops(with_claim) == {"second": f"lim is over its {entitlement}: 1 GPU goes to claim"}
+    after = applied(with_claim, decide(with_claim))
     assert waits(decide(after)).get("second") == "over_limit"
 
 
 def test_jobs_above_a_lowered_limit_stop_before_jobs_of_a_project_further_over_quota() -> None:
     cluster_snapshot = snapshot(
         "1x6",
-        [project("lim", 1, limit=1), project("idle", 0), project("own", 1)],
+        [project("lim", 1, limit=1), project("over", 0), project("own", 1)],
         [
             *(job(f"lim-{i}", 1, "lim", on=f"n1:{i}") for i in range(2)),
-            *(job(f"idle-{i}", 1, "idle", on=f"n1:{i}") for i in range(2, 6)),
+            *(job(f"over-{i}", 1, "over", on=f"n1:{i}") for i in range(2, 6)),
             job("claim", 1, "own"),
         ],
     )
 
+    # "lim" is one GPU over its limit, "over" four GPUs over its quota of zero.
     assert list(stops(cluster_snapshot)) == ["lim-1"]
     unlimited = replace(
         cluster_snapshot,
@@ -100,7 +101,7 @@ def test_jobs_above_a_lowered_limit_stop_before_jobs_of_a_project_further_over_q
             *cluster_snapshot.projects[1:],
         ),
     )
-    assert list(stops(unlimited)) == ["idle-5"]
+    assert list(stops(unlimited)) == ["over-5"]
 
 
 # ---- users who left
@@ -110,14 +111,14 @@ def test_jobs_above_a_lowered_limit_stop_before_jobs_of_a_project_further_over_q
 @settings(max_examples=100)
 def test_jobs_of_a_former_project_member_neither_start_nor_grow(snapshot: Snapshot) -> None:
     plan, _ = decide_and_note(snapshot)
-    former = {p.name: p.former_members for p in snapshot.projects}
+    former_members = {p.name: p.former_members for p in snapshot.projects}
     runs = {
         w.name for w in snapshot.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
     }
 
     for decision in plan.decisions:
         workload = next(w for w in snapshot.workloads if w.name == decision.workload)
-        if workload.user in former[workload.project]:
+        if workload.user in former_members[workload.project]:
             assert not isinstance(decision, Start | Reserve | Resize)
             assert not isinstance(decision, Move) or workload.name in runs
 
@@ -141,30 +142,30 @@ def test_cluster_index_with_former_members_gives_the_plan_of_its_snapshot(
 def test_running_jobs_of_a_former_member_continue_and_waiting_jobs_wait_for_an_admin() -> None:
     cluster_snapshot = snapshot(
         "1x4",
-        [project("q8", 4, former_members=("bob",))],
+        [project("vision", 4, former_members=("bob",))],
         [
-            job("runs", 1, "q8", user="bob", on="n1:0"),
-            job("waits", 1, "q8", user="bob"),
-            session("lab", 1, "q8", user="bob"),
-            job("hers", 1, "q8", user="ana"),
+            job("runs", 1, "vision", user="bob", on="n1:0"),
+            job("waits", 1, "vision", user="bob"),
+            session("notebook", 1, "vision", user="bob"),
+            job("other", 1, "vision", user="ana"),
         ],
     )
 
     plan = decide(cluster_snapshot)
 
-    assert [d.workload for d in plan.decisions if isinstance(d, Start)] == ["hers"]
-    assert waits(plan) == {"waits": "not_a_member", "lab": "not_a_member"}
+    assert [d.workload for d in plan.decisions if isinstance(d, Start)] == ["other"]
+    assert waits(plan) == {"waits": "not_a_member", "notebook": "not_a_member"}
     assert sentence(plan, "waits") == (
-        "bob is no member of q8 any more; it starts when an admin of q8 adds bob again"
+        "bob is no member of vision any more; it starts when an admin of vision adds bob again"
     )
 
 
 def test_elastic_job_of_a_former_project_member_is_not_resized() -> None:
     cluster_snapshot = snapshot(
         "1x4",
-        [project("q8", 4, former_members=("bob",))],
+        [project("vision", 4, former_members=("bob",))],
         [
-            job("el8", 1, "q8", user="bob", workers=4, min_workers=1, on="n1:0"),
+            job("elastic", 1, "vision", user="bob", workers=4, min_workers=1, on="n1:0"),
         ],
     )
 
@@ -174,12 +175,12 @@ def test_elastic_job_of_a_former_project_member_is_not_resized() -> None:
 def test_waiting_jobs_of_a_former_project_member_claim_no_fair_share() -> None:
     cluster_snapshot = snapshot(
         "1x4",
-        [project("q8", 2, former_members=("bob",)), project("nlp", 2)],
+        [project("vision", 2, former_members=("bob",)), project("nlp", 2)],
         [
-            job("waits", 2, "q8", user="bob"),
+            job("waits", 2, "vision", user="bob"),
             job("big", 4, "nlp"),
         ],
     )
 
     shares = decide(cluster_snapshot).projects
-    assert (shares["q8"].fair_share, shares["nlp"].fair_share) == (0, 4000)
+    assert (shares["vision"].fair_share, shares["nlp"].fair_share) == (0, 4000)

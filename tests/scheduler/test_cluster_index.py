@@ -33,7 +33,7 @@ def test_cluster_index_with_applied_changes_decides_like_its_snapshot(
     subsets = st.sets(st.sampled_from(all_names)) if all_names else st.just(set[str]())
     present: dict[str, object] = {}
     for time in range(data.draw(st.integers(1, 4), label="cycles")):
-        names = data.draw(subsets, label="there")
+        names = data.draw(subsets, label="present")
         index.apply(
             SnapshotChanges(
                 now=time,
@@ -67,11 +67,11 @@ def test_cluster_index_with_changes_between_snapshots_matches_the_next_snapshot(
 
 def test_changes_between_equal_snapshots_contain_only_the_time() -> None:
     cluster_snapshot = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
-    copy = replace(
+    later_copy = replace(
         cluster_snapshot, now=5, workloads=tuple(map(replace, cluster_snapshot.workloads))
     )
 
-    assert changes_between(cluster_snapshot, copy) == SnapshotChanges(now=5)
+    assert changes_between(cluster_snapshot, later_copy) == SnapshotChanges(now=5)
 
 
 def test_cluster_index_applies_changed_nodes_projects_and_policy() -> None:
@@ -93,8 +93,8 @@ def test_cluster_index_applies_changed_nodes_projects_and_policy() -> None:
 
 
 def test_cluster_index_accepts_the_first_workload_of_a_parent_project() -> None:
-    tree = [project("lab", 2), project("a", 1, parent="lab")]
-    index = ClusterIndex(snapshot("1x2", tree, [job("a-1")]))
+    projects = [project("lab", 2), project("a", 1, parent="lab")]
+    index = ClusterIndex(snapshot("1x2", projects, [job("a-1")]))
     decide(index)
 
     index.apply(SnapshotChanges(workloads=(job("own", 1, "lab"),)))
@@ -110,12 +110,12 @@ def test_first_workload_of_a_leaf_project_does_not_rebuild_the_planning_state() 
     before = index.state()
     index.apply(SnapshotChanges(workloads=(job("b-1", project="b"),)))
 
-    assert index.state() is before, "nothing else was looked up anew"
+    assert index.state() is before, "the index keeps its state"
 
 
 def test_cluster_index_rejects_removal_of_an_unknown_workload() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        ClusterIndex(snapshot("1x1", [])).apply(SnapshotChanges(removed=("nobody",)))
+    with pytest.raises(KeyError, match="unknown"):
+        ClusterIndex(snapshot("1x1", [])).apply(SnapshotChanges(removed=("unknown",)))
 
 
 def _by_name(snapshot: Snapshot) -> dict[str, object]:
@@ -156,9 +156,7 @@ def _apply_changes(snapshot: Snapshot) -> None:
 def _add_node(snapshot: Snapshot) -> None:
     index = ClusterIndex(snapshot)
     decide(index)
-    index.apply(
-        SnapshotChanges(nodes=(*snapshot.nodes, replace(snapshot.nodes[0], name="another")))
-    )
+    index.apply(SnapshotChanges(nodes=(*snapshot.nodes, replace(snapshot.nodes[0], name="added"))))
     decide(index)
 
 
@@ -173,24 +171,24 @@ def _explain(snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize(
-    "act",
+    "use_snapshot",
     [
-        pytest.param(_decide_once, id="a decision"),
-        pytest.param(_apply_changes, id="workloads that change and go"),
-        pytest.param(_add_node, id="another cluster"),
-        pytest.param(_forecast, id="a forecast"),
-        pytest.param(_explain, id="an explanation"),
+        pytest.param(_decide_once, id="decision"),
+        pytest.param(_apply_changes, id="changed and removed workloads"),
+        pytest.param(_add_node, id="added node"),
+        pytest.param(_forecast, id="forecast"),
+        pytest.param(_explain, id="explanation"),
     ],
 )
 def test_removed_workloads_are_freed_without_the_garbage_collector(
-    act: Callable[[Snapshot], None], cyclic_garbage: Callable[[], set[str]]
+    use_snapshot: Callable[[Snapshot], None], cyclic_garbage: Callable[[], set[str]]
 ) -> None:
     runs = job("runs", gpus=2, expected_runtime=100)
     cluster_snapshot = snapshot(
         "1x4", [project("a", 4)], [runs, job("starts", gpus=2), job("waits", gpus=4)]
     )
 
-    act(cluster_snapshot)
+    use_snapshot(cluster_snapshot)
 
     assert not cyclic_garbage() & {
         "PlannedWorkload",

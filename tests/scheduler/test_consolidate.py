@@ -42,12 +42,12 @@ def consolidating_snapshot(
 
 
 MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
-    "the younger of two leaves its node": (
+    "younger of two equal jobs": (
         "2x4",
         [job("old", 2, on="n1:0,1"), job("young", 2, on="n2:0,1"), job("new", 3)],
         {"young-0": "n1:2,3", "new-0": "n2:0,1,2"},
     ),
-    "the lower priority goes before the younger": (
+    "lower priority before younger job": (
         "2x4",
         [
             job("low", 2, on="n1:0,1", priority=25),
@@ -56,7 +56,7 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
         ],
         {"low-0": "n2:2,3", "new-0": "n1:0,1,2"},
     ),
-    "as few GPUs stand still as possible": (
+    "no move while a node has enough idle GPUs": (
         "2x4",
         [
             job("two", 2, on="n1:0,1"),
@@ -66,7 +66,7 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
         ],
         {},  # n1 has two idle GPUs: no job needs to move
     ),
-    "who cannot go elsewhere stays, and a smaller one goes": (
+    "smaller job, because the larger fits nowhere else": (
         "2x4",
         [
             job("three", 3, on="n1:0,1,2"),
@@ -76,12 +76,12 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
         ],
         {"one-0": "n1:3", "new-0": "n2:0,3"},
     ),
-    "halves share a device so that another is whole": (
+    "half-GPU jobs share a device to empty the second": (
         "1x2",
         [job("h1", 0.5, on="n1:0"), job("h2", 0.5, on="n1:1"), job("new", 1)],
         {"h2-0": "n1:0", "new-0": "n1:1"},
     ),
-    "memory counts, not its share": (
+    "jobs with memory requests share a device": (
         "1x2",
         [
             job("m1", gpu_memory_mib=30_000, on="n1:0"),
@@ -90,17 +90,17 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
         ],
         {"m2-0": "n1:0", "new-0": "n1:1"},
     ),
-    "an elastic job moves one worker and goes on with the others": (
+    "one worker of an elastic job": (
         "1x4+1x3",
         [job("e", 2, workers=2, min_workers=1, on="n1:0,1 n2:0,1"), job("new", 3)],
         {"e-1": "n1:2,3", "new-0": "n2:0,1,2"},
     ),
-    "a gang gathers places on several nodes": (
+    "two nodes emptied for a gang": (
         "4x2",
         [*[job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)], job("gang", 2, workers=2)],
         {"j3-0": "n2:1", "j4-0": "n1:1", "gang-0": "n4:0,1", "gang-1": "n3:0,1"},
     ),
-    "rather one job than a gang of which every worker would wait": (
+    "single job before a whole gang": (
         "3x2",
         [
             job("gang", 1, workers=2, on="n1:0 n2:0", started=900),
@@ -121,26 +121,27 @@ def test_consolidation_moves_jobs_to_make_room(
     placed = places(plan)
     assert stopped(plan) == set()
     assert {name: placed.get(name) for name in expected} == expected
+    # "new" and "gang" are the claimants; the other workers with a new place are moved.
     assert moved(plan) == {name for name in expected if not name.startswith(("new", "gang-"))}
 
 
 STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
-    "there is not enough, wherever everybody goes": (
+    "too few idle GPUs in total": (
         "2x4",
         ONE_PROJECT,
         [job("x", 3, on="n1:0,1,2"), job("y", 3, on="n2:0,1,2"), job("new", 3)],
     ),
-    "there is enough, but somebody would end without a place": (
+    "enough idle GPUs, but a victim fits nowhere": (
         "1x4+1x3",
         ONE_PROJECT,
         [job("e", 2, workers=3, min_workers=1, on="n1:0,1 n1:2,3 n2:0,1"), job("new", 3)],
     ),
-    "a session takes what it is owed, and moves nobody": (
+    "claimant is a session within its build quota": (
         "2x2",
         [project("a", 2, build=2), project("b", 0, build=0)],
         [job("x", on="n1:0"), job("y", on="n2:0"), session("ana-1", 2, preemptible=False)],
     ),
-    "a preemptible session cannot go on elsewhere": (
+    "victims are preemptible sessions": (
         "2x2",
         [project("a", 0)],
         [
@@ -149,27 +150,27 @@ STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
             job("new", 2),
         ],
     ),
-    "sessions stay where they are": (
+    "victims are sessions": (
         "2x2",
         [project("a", 2)],
         [session("ana-1", on="n1:0"), session("bo-1", on="n2:0"), job("new", 2)],
     ),
-    "the limit is the limit": (
+    "claimant exceeds its project limit": (
         "2x2",
         [project("a", 2, limit=3)],
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2)],
     ),
-    "a minimum run time holds for moves": (
+    "victims within their minimum run time": (
         "2x2",
         [project("a", 2, min_runtime=100)],
         [job("x", on="n1:0", started=950), job("y", on="n2:0", started=950), job("new", 2)],
     ),
-    "surplus runs on what is idle": (
+    "claimant is a surplus worker": (
         "2x2",
         ONE_PROJECT,
         [job("x", on="n1:0"), job("e", 2, workers=2, min_workers=1, on="n2:0,1")],
     ),
-    "what is never lent is not given either": (
+    "idle GPUs are never lent": (
         "2x2",
         [project("a", 2), project("b", 1, never_lent=2)],
         [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2)],
@@ -183,18 +184,19 @@ def test_consolidation_without_a_useful_move_leaves_workers_in_place(
 ) -> None:
     plan = decide(snapshot(nodes, projects, workloads, phases=("allocate", "consolidate")))
 
-    assert (moved(plan), reserved(plan)) == (set(), set())
+    assert moved(plan) == reserved(plan) == set()
 
 
-SCATTERED = [job("old", 1, on="n1:0"), job("young", 1, on="n2:0"), job("new", 2)]
+SCATTERED_JOBS = [job("old", 1, on="n1:0"), job("young", 1, on="n2:0"), job("new", 2)]
 
 
 def test_consolidation_is_off_by_default() -> None:
-    assert waits(decide(snapshot("2x2", ONE_PROJECT, SCATTERED))) == {"new": "fragmented"}
+    # "old" and "young" leave one GPU idle on each node; "new" needs two on one node.
+    assert waits(decide(snapshot("2x2", ONE_PROJECT, SCATTERED_JOBS))) == {"new": "fragmented"}
 
 
 def test_consolidation_move_reason_names_the_claimant_and_the_rule() -> None:
-    plan = decide(consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED))
+    plan = decide(consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED_JOBS))
 
     (move,) = [d for d in plan.decisions if isinstance(d, Move)]
     assert (move.reason.code, move.reason.rule, move.reason.for_) == ("consolidated", "R10", "new")
@@ -220,7 +222,8 @@ def test_unstarted_job_starts_elsewhere_instead_of_moving_later() -> None:
 
 
 def test_moved_job_and_claimant_run_after_the_next_cycle_without_more_decisions() -> None:
-    snapshot = consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED)
+    # "old" runs on n1; "young" moves there from n2, where "new" then has two GPUs.
+    snapshot = consolidating_snapshot("2x2", ONE_PROJECT, SCATTERED_JOBS)
 
     snapshot = applied(snapshot, decide(snapshot))
     assert started(decide(snapshot)) == {"young-0", "new-0"}
@@ -231,7 +234,7 @@ def test_moved_job_and_claimant_run_after_the_next_cycle_without_more_decisions(
 
 
 def test_gpu_left_over_by_a_move_is_reserved_for_the_next_job() -> None:
-    # "three" frees three GPUs of n2, "new" takes two; the third goes to "one" in the same plan.
+    # "three" moves from n2 to n1. "new" takes two of its GPUs, "one" the third in the same plan.
     nodes = "1x3+1x4"
     workloads = [
         job("stays", 1, kind="session", on="n2:0"),
@@ -249,9 +252,10 @@ def test_gpu_left_over_by_a_move_is_reserved_for_the_next_job() -> None:
 
 
 def test_earlier_move_in_a_plan_makes_room_for_a_later_move() -> None:
-    """`cores` lacks CPU on n2, so `stacked` moves away; then `three` has room on n2.
+    """`cores` lacks CPU on n2, so `stacked` moves to n3; then `three` has room on n2.
 
-    `early` asks for a whole node before that and waits for the next cycle; `late` need not.
+    `early` and `late` each request all five GPUs of a node, which only n1 without `three` has.
+    `early` is planned before `stacked` moves and waits; `late` is planned after it.
     """
     ranks = {"a": 4, "b": 3, "c": 2, "d": 1}
     workloads = [
@@ -276,7 +280,8 @@ def test_earlier_move_in_a_plan_makes_room_for_a_later_move() -> None:
 
 
 def test_project_within_quota_gets_the_node_that_consolidation_emptied() -> None:
-    # b is owed four GPUs: it takes the node that was emptied for a's job beyond its quota.
+    # a is over its quota, and its "more" would get GPUs of n2 by a move of a2. b is owed four
+    # GPUs: its "owed" gets all of n2 instead.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
         job("a1", 2, on="n1:0,1"),
@@ -288,13 +293,16 @@ def test_project_within_quota_gets_the_node_that_consolidation_emptied() -> None
 
     plan = decide(consolidating_snapshot("2x4", projects, workloads))
 
-    assert (stopped(plan), moved(plan), reserved(plan)) == ({"a3-0"}, {"a2-0"}, {"owed-0"})
+    assert stopped(plan) == {"a3-0"}
+    assert moved(plan) == {"a2-0"}
+    assert reserved(plan) == {"owed-0"}
     reasons = {d.worker: d.reason.for_ for d in plan.decisions if isinstance(d, Move)}
     assert reasons == {"a2-0": "owed"}
 
 
 def test_move_reason_names_the_job_that_takes_the_freed_gpus() -> None:
-    # As above; "tiny", the oldest, also starts on an idle GPU there.
+    # a's "more" would get GPUs of n2 by a move of a2, but b's "owed" takes them within its quota.
+    # "tiny", the oldest, also starts on an idle GPU of n2.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
         job("tiny", 1, nodes=("n2",)),
@@ -304,15 +312,17 @@ def test_move_reason_names_the_job_that_takes_the_freed_gpus() -> None:
 
     plan = decide(consolidating_snapshot("1x4+1x5", projects, workloads))
 
-    assert (started(plan), moved(plan), reserved(plan)) == ({"tiny-0"}, {"a2-0"}, {"owed-0"})
+    assert started(plan) == {"tiny-0"}
+    assert moved(plan) == {"a2-0"}
+    assert reserved(plan) == {"owed-0"}
     assert [d.reason.for_ for d in plan.decisions if isinstance(d, Move)] == ["owed"]
 
 
 @pytest.mark.parametrize(
-    ("shrink_first", "expected"), [(True, ({"e-1"}, set())), (False, (set(), {"j-0"}))]
+    ("shrink_first", "stops", "moves"), [(True, {"e-1"}, set()), (False, set(), {"j-0"})]
 )
 def test_shrink_first_stops_surplus_workers_before_moving_jobs(
-    expected: tuple[set[str], set[str]], *, shrink_first: bool
+    stops: set[str], moves: set[str], *, shrink_first: bool
 ) -> None:
     # R6: stopping a surplus worker pauses no job; a move does.
     projects = [project("a", 0, weight=0), project("b", 2)]
@@ -325,10 +335,12 @@ def test_shrink_first_stops_surplus_workers_before_moving_jobs(
 
     plan = decide(consolidating_snapshot("4x2", projects, workloads, shrink_first=shrink_first))
 
-    assert (stopped(plan), moved(plan)) == expected
+    assert stopped(plan) == stops
+    assert moved(plan) == moves
 
 
 def test_consolidation_respects_max_evictions() -> None:
+    # A gang of two workers with two GPUs each needs two of the four half-used nodes: two moves.
     jobs = [job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)]
     snapshot = consolidating_snapshot(
         "4x2", ONE_PROJECT, [*jobs, job("gang", 2, workers=2)], max_evictions=1
@@ -341,6 +353,7 @@ def test_consolidation_respects_max_evictions() -> None:
 
 
 def test_job_at_its_hourly_pause_limit_is_not_moved_by_consolidation() -> None:
+    # "young" was paused twice within the last hour; the pause of "old" at 100 is longer ago.
     snapshot = consolidating_snapshot(
         "2x2",
         ONE_PROJECT,
@@ -356,7 +369,7 @@ def test_job_at_its_hourly_pause_limit_is_not_moved_by_consolidation() -> None:
     assert moved(decide(snapshot)) == {"old-0"}
 
 
-def examined_for_moves(nodes: str, workloads: list[Workload]) -> int:
+def count_candidates_for_moves(nodes: str, workloads: list[Workload]) -> int:
     """Count the candidates that a cycle looks at only for consolidation."""
     examined = []
     for phases in (Policy().phases, EVERY_PHASE):
@@ -368,10 +381,11 @@ def examined_for_moves(nodes: str, workloads: list[Workload]) -> int:
 
 
 def test_consolidation_that_cannot_free_enough_gpus_is_rejected_without_a_search() -> None:
+    # Only the two first GPUs of n1 are idle, and every gang needs eight on one node.
     jobs = [job(f"j{n}-{d}", on=f"n{n}:{d}") for n in range(1, 11) for d in range(8)][2:]
     gangs = [job(f"gang{i}", 8, workers=1 + i % 4) for i in range(40)]
 
-    assert examined_for_moves("10x8", [*jobs, *gangs]) == 0
+    assert count_candidates_for_moves("10x8", [*jobs, *gangs]) == 0
 
 
 def test_consolidation_search_runs_once_for_equal_requests() -> None:
@@ -379,10 +393,11 @@ def test_consolidation_search_runs_once_for_equal_requests() -> None:
     jobs = [job(f"j{n}{m}", 3, on=f"n{n}:{m},{m + 1},{m + 2}") for n in range(1, 9) for m in (0, 3)]
     waiting = [job(f"new{i}", 4, workers=1 + i % 3) for i in range(30)]
 
-    one, many = (examined_for_moves("8x8", [*jobs, *new]) for new in (waiting[:1], waiting))
+    count_for_one = count_candidates_for_moves("8x8", [*jobs, waiting[0]])
+    count_for_all = count_candidates_for_moves("8x8", [*jobs, *waiting])
 
-    assert one > 0
-    assert many == one
+    assert count_for_one > 0
+    assert count_for_all == count_for_one
 
 
 def test_consolidation_makes_no_more_decisions_after_two_cycles() -> None:
@@ -397,18 +412,21 @@ def test_consolidation_makes_no_more_decisions_after_two_cycles() -> None:
     assert decide(snapshot).decisions == ()
 
 
-@pytest.mark.parametrize(("full", "expected"), [(23, "no_room"), (24, "not_proven")])
+@pytest.mark.parametrize(("full_node_count", "expected"), [(23, "no_room"), (24, "not_proven")])
 def test_consolidation_search_ends_with_not_proven_after_too_many_failed_attempts(
-    full: int, expected: str
+    full_node_count: int, expected: str
 ) -> None:
-    """On each full node two jobs would have to leave, and only one has another place."""
+    """On each full node two jobs would have to leave, and only one fits on another node.
+
+    Each full node is a failed attempt, and the search ends after 24.
+    """
     existing = [
         job(f"r{node}-{first}", 2, on=f"n{node}:{first},{first + 1}")
-        for node in range(1, full + 1)
+        for node in range(1, full_node_count + 1)
         for first in (0, 2)
     ]
     snapshot = consolidating_snapshot(
-        f"{full}x4+1x2+2x1", [project("a", 200)], [*existing, job("new", 4)]
+        f"{full_node_count}x4+1x2+2x1", [project("a", 200)], [*existing, job("new", 4)]
     )
 
     assert waits(decide(snapshot)) == {"new": expected}

@@ -20,21 +20,21 @@ def counterfactual_texts(snapshot: Snapshot, workload: str) -> list[str]:
     return [counterfactual.text for counterfactual in wait.explanation.counterfactuals]
 
 
-def gang(*has_gpu_type: bool) -> Workload:
+def gang(*requests_missing_type: bool) -> Workload:
     """Make a gang of which some workers ask for a GPU type that no node has."""
-    plain = job("gang", workers=len(has_gpu_type))
+    plain = job("gang", workers=len(requests_missing_type))
     workers = [
-        replace(worker, gpu_types=("h100",)) if needs_type else worker
-        for worker, needs_type in zip(plain.workers, has_gpu_type, strict=True)
+        replace(worker, gpu_types=("h100",)) if is_missing else worker
+        for worker, is_missing in zip(plain.workers, requests_missing_type, strict=True)
     ]
     return replace(plain, workers=tuple(workers))
 
 
-@pytest.mark.parametrize("has_gpu_type", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("requests_missing_type", [(True, True), (True, False), (False, True)])
 def test_gang_with_unmet_gpu_type_is_advised_to_drop_node_requirements(
-    has_gpu_type: list[bool],
+    requests_missing_type: list[bool],
 ) -> None:
-    cluster_snapshot = snapshot("1x4", [project("a", 4)], [gang(*has_gpu_type)])
+    cluster_snapshot = snapshot("1x4", [project("a", 4)], [gang(*requests_missing_type)])
 
     assert "would start if it did not ask for certain nodes" in counterfactual_texts(
         cluster_snapshot, "gang"
@@ -56,6 +56,7 @@ def test_counterfactual_to_lend_gpus_sets_never_lent_to_zero() -> None:
 
 @pytest.mark.parametrize(
     ("devices", "workers", "expected"),
+    # Trials times devices and workers stay within 100,000.
     [(0, 0, 32), (3_125, 0, 32), (3_126, 0, 31), (9_000, 1_000, 10), (90_000, 0, 3)],
 )
 def test_counterfactual_trials_shrink_with_cluster_size_to_no_less_than_three(

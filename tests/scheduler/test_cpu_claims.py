@@ -35,36 +35,36 @@ def claim(milli: int, **fields: Any) -> Workload:
     return job("new", 1, cpu_milli=milli, **fields)
 
 
-NODE = replace(cluster("1x4")[0], cpu_milli=8000, memory_mib=Mib(8000))
+FOUR_GPU_NODE = replace(cluster("1x4")[0], cpu_milli=8000, memory_mib=Mib(8000))
 """A node with four GPUs; the part of each is 2000 thousandths of a core, and 2000 MiB."""
 
 VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
-    "the latest submitted first, no more than needed": (
+    "latest submitted, no more than needed": (
         OWNERS,
         [cpu_job("x", 4000), cpu_job("y", 2000), cpu_job("z", 2000), claim(2000)],
         {"z-0"},
     ),
-    "the latest submitted, not the last started": (
+    "latest submitted, not last started": (
         OWNERS,
         [cpu_job("x", 4000, started=900), cpu_job("y", 4000, started=100), claim(2000)],
         {"y-0"},
     ),
-    "one large rather than two that do not suffice": (
+    "large job, because the two later jobs do not suffice": (
         OWNERS,
         [cpu_job("x", 6000), cpu_job("y", 1000), cpu_job("z", 1000), claim(4000)],
         {"x-0"},
     ),
-    "of any project, the own and those within their quota": (
+    "jobs of the own project and of a project within quota": (
         OWNERS,
         [cpu_job("x", 4000, "b"), cpu_job("y", 4000, "a"), claim(6000)],
         {"x-0", "y-0"},
     ),
-    "before jobs with a GPU that are over their quota": (
+    "job without a GPU before an over-quota job with a GPU": (
         OWNERS,
         [job("over", 1, "none", on="n1:0", cpu_milli=4000), cpu_job("x", 4000, "b"), claim(4000)],
         {"x-0"},
     ),
-    "a preemptible session without a GPU": (
+    "preemptible session without a GPU": (
         OWNERS,
         [session("u-x", 0, "b", on="n1:", cpu_milli=8000, preemptible=True), claim(4000)],
         {"u-x-0"},
@@ -74,32 +74,32 @@ VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         [session("u-x", 0, "b", on="n1:", cpu_milli=8000), claim(4000)],
         set(),
     ),
-    "none of higher priority in the own project": (
+    "no job of higher priority in the own project": (
         OWNERS,
         [cpu_job("x", 8000, "a", priority=75), claim(4000)],
         set(),
     ),
-    "any of the own project for a session": (
+    "job of higher priority in the own project, for a session": (
         OWNERS,
         [cpu_job("x", 8000, "a", priority=75), session("ana-1", cpu_milli=4000)],
         {"x-0"},
     ),
-    "none within its minimum run time": (
+    "no job within its minimum run time": (
         [*OWNERS[:2], replace(OWNERS[2], min_runtime=600)],
         [cpu_job("x", 8000, started=900), claim(4000)],
         set(),
     ),
-    "none for a claim beyond its quota": (
+    "no job for a claim over quota": (
         [project("a", 0), project("b", 2)],
         [cpu_job("x", 8000, "b"), claim(4000)],
         set(),
     ),
-    "none for a claim without a GPU": (
+    "no job for a claim without a GPU": (
         OWNERS,
         [cpu_job("x", 8000, "b"), cpu_job("new", 4000, "a", on="")],
         set(),
     ),
-    "one GPU by its quota, and the CPU beside it": (
+    "over-quota job for a GPU, job without a GPU for CPU": (
         OWNERS,
         [
             *[job(f"b{n}", 2, "b", on=f"n1:{n},{n + 1}") for n in (0, 2)],
@@ -108,22 +108,22 @@ VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         {"b2-0", "x-0"},
     ),
-    "elastic surplus of the latest, not its minimum": (
+    "surplus worker of an elastic job": (
         OWNERS,
         [cpu_job("e", 2000, on="n1: n1: n1: n1:", workers=4, min_workers=1), claim(2000)],
         {"e-3"},
     ),
-    "a job with more than its part, for a claim within its own": (
+    "job with more CPU than its part": (
         OWNERS,
         [job("fat", 1, "b", on="n1:0", cpu_milli=7000), claim(2000)],
         {"fat-0"},
     ),
-    "a job with more than its part of memory": (
+    "job with more memory than its part": (
         OWNERS,
         [job("fat", 1, "b", on="n1:0", memory_mib=Mib(7000)), claim(0, memory_mib=Mib(2000))],
         {"fat-0"},
     ),
-    "no job with more than its part for a claim that asks for more itself": (
+    "no job for a claim with more CPU than its part": (
         OWNERS,
         [job("fat", 1, "b", on="n1:0", cpu_milli=7000), claim(2001)],
         set(),
@@ -137,7 +137,7 @@ VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         set(),
     ),
-    "no job with more than its part of what does not lack": (
+    "no job with more memory than its part for CPU": (
         OWNERS,
         [
             job("fat", 1, "b", on="n1:0", cpu_milli=2000, memory_mib=Mib(7000)),
@@ -146,7 +146,7 @@ VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         set(),
     ),
-    "jobs without a GPU before one with more than its part": (
+    "job without a GPU before a job with more than its part": (
         OWNERS,
         [cpu_job("x", 2000, "b"), job("fat", 1, "b", on="n1:0", cpu_milli=6000), claim(2000)],
         {"x-0"},
@@ -167,7 +167,8 @@ VICTIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
 def test_claim_within_quota_stops_workloads_that_use_its_cpu(
     owners: list[Project], jobs: list[Workload], expected: set[str]
 ) -> None:
-    cluster_snapshot = snapshot((NODE,), owners, jobs)
+    # The node has four GPUs and 8000 thousandths of a core: 2000 are the part of each GPU.
+    cluster_snapshot = snapshot((FOUR_GPU_NODE,), owners, jobs)
     plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
@@ -176,7 +177,7 @@ def test_claim_within_quota_stops_workloads_that_use_its_cpu(
     cluster_snapshot = applied(cluster_snapshot, plan, seconds=0)
     for cycle in range(4):
         plan = decide(cluster_snapshot)
-        # What was stopped may itself be owed something (R2), and takes nothing back.
+        # A victim may itself be owed GPUs (R2), but it never takes back the CPU.
         assert claimant not in stopped(plan)
         if cycle:
             assert (stopped(plan), moved(plan), reserved(plan)) == (set(), set(), set())
@@ -184,7 +185,7 @@ def test_claim_within_quota_stops_workloads_that_use_its_cpu(
 
 
 @pytest.mark.parametrize(
-    ("late", "expected"),
+    ("claimant", "expected"),
     [
         (job("new", 0, "a", cpu_milli=4000), set[str]()),
         (session("new", 0, "a", cpu_milli=4000), {"over-0"}),
@@ -193,24 +194,19 @@ def test_claim_within_quota_stops_workloads_that_use_its_cpu(
     ids=["job without a GPU", "session without a GPU", "job with a GPU"],
 )
 def test_cpu_of_other_projects_is_reclaimed_only_for_gpu_jobs_and_sessions(
-    late: Workload, expected: set[str]
+    claimant: Workload, expected: set[str]
 ) -> None:
     over = job("over", 1, "none", on="n1:0", cpu_milli=8000)
 
-    assert stopped(decide(snapshot((NODE,), OWNERS, [over, late]))) == expected
+    assert stopped(decide(snapshot((FOUR_GPU_NODE,), OWNERS, [over, claimant]))) == expected
 
 
 def test_victims_for_cpu_move_where_they_fit() -> None:
-    other = replace(NODE, name="n2", devices=1)
-    jobs = [cpu_job("x", 8000, "b"), job("fat", 1, "b", on="n2:0", cpu_milli=4000)]
-    cluster_snapshot = snapshot((NODE, other), OWNERS, [*jobs, claim(5000, nodes=("n1",))])
-    small = replace(cluster_snapshot.workloads[0].workers[0], cpu_milli=4000)
-    cluster_snapshot = replace(
-        cluster_snapshot,
-        workloads=(
-            replace(cluster_snapshot.workloads[0], workers=(small,)),
-            *cluster_snapshot.workloads[1:],
-        ),
+    second_node = replace(FOUR_GPU_NODE, name="n2", devices=1)
+    # Each node has 8000 thousandths of a core: x and the claim do not fit on n1 together.
+    jobs = [cpu_job("x", 4000, "b"), job("fat", 1, "b", on="n2:0", cpu_milli=4000)]
+    cluster_snapshot = snapshot(
+        (FOUR_GPU_NODE, second_node), OWNERS, [*jobs, claim(5000, nodes=("n1",))]
     )
 
     plan = decide(cluster_snapshot)
@@ -220,7 +216,7 @@ def test_victims_for_cpu_move_where_they_fit() -> None:
 
 
 def test_stop_reason_names_the_claim_that_lacks_cpu_or_memory() -> None:
-    plan = decide(snapshot((NODE,), OWNERS, [cpu_job("x", 8000, "b"), claim(4000)]))
+    plan = decide(snapshot((FOUR_GPU_NODE,), OWNERS, [cpu_job("x", 8000, "b"), claim(4000)]))
 
     (reason,) = [d.reason for d in plan.decisions if isinstance(d, Stop)]
     assert (reason.code, reason.rule, reason.for_) == ("reclaimed", "Q6", "new")

@@ -82,19 +82,19 @@ def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit(
     assert started(decide(with_second_project)) == {"other-0"}
 
 
-@pytest.mark.parametrize(("name", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
+@pytest.mark.parametrize(("resource", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
 def test_gpu_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
-    name: str, amount: int
+    resource: str, amount: int
 ) -> None:
     """The node's whole CPU or memory suffices: only the project's limit blocks the job (Q3)."""
     n1, n2 = cluster("1x2+1x1")
     cluster_snapshot = snapshot(
-        [replace(n1, **{name: amount}), replace(n2, **{name: 0})],  # type: ignore[arg-type]  # both whole numbers
+        [replace(n1, **{resource: amount}), replace(n2, **{resource: 0})],  # type: ignore[arg-type]  # both whole numbers
         [project("a", 1, limit=1), project("b", 1)],
         [
             job("theirs", project="b", on="n1:1", state="stopping"),
             job("mine", on="n2:0", state="stopping"),
-            job("next", **{name: amount}),  # type: ignore[arg-type]  # a field of workers
+            job("next", **{resource: amount}),  # type: ignore[arg-type]  # a field of workers
         ],
     )
 
@@ -180,14 +180,14 @@ def test_scheduler_cycle_runs_only_the_phases_of_the_policy(
 
 
 @pytest.mark.parametrize(
-    ("since", "expected"),
+    ("below_min_since", "expected"),
     [(None, set()), (950, set()), (900, {"gang-0"})],
-    ids=["not known to be broken", "within its grace", "broken for too long"],
+    ids=["unknown since when", "within its grace period", "after its grace period"],
 )
 def test_broken_gang_is_stopped_whole_after_its_grace_period(
-    since: int | None, expected: set[str]
+    below_min_since: int | None, expected: set[str]
 ) -> None:
-    gang = job("gang", workers=2, on="n1:0", below_min_since=since)
+    gang = job("gang", workers=2, on="n1:0", below_min_since=below_min_since)
 
     assert stopped(decide(snapshot("1x1", [project("a", 2)], [gang]))) == expected
 

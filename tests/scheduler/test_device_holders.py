@@ -33,14 +33,17 @@ def snapshot_with_three_holders() -> Snapshot:
 def test_device_holder_sets_begin_with_the_newest_job_then_the_last_name() -> None:
     allocations = holder_allocations(snapshot_with_three_holders(), "new")
     rival = allocations.allocations[0].project
+    first_set = next(allocations.sets_of(rival))
 
-    assert [holder.workload.name for holder in next(allocations.sets_of(rival))] == ["z", "x"]
+    # "new" needs two GPUs. z and x were submitted last, at the same time; y is older.
+    assert [holder.workload.name for holder in first_set] == ["z", "x"]
 
 
 def test_project_missing_in_the_plan_has_all_its_gpus_over_its_share() -> None:
     snapshot = replace(snapshot_with_three_holders(), projects=(project("a", 0), project("b", 0)))
     allocations = holder_allocations(snapshot, "new")
 
+    # b has no quota and holds three GPUs.
     assert [allocations.overage_of(rival) for rival in allocations.rivals()] == [3000]
 
 
@@ -72,20 +75,22 @@ def test_stopping_worker_does_not_extend_the_protection_of_its_gang() -> None:
         [replace(gang, workers=(gang.workers[0], young)), job("new", 2)],
     )
 
-    assert [h.protected_until for h in holder_allocations(cluster_snapshot, "new").allocations] == [
-        1000
-    ]
+    allocations = holder_allocations(cluster_snapshot, "new").allocations
+    # The running worker started at 400, and min_runtime is 600 s.
+    assert [allocation.protected_until for allocation in allocations] == [400 + 600]
 
 
 def test_counterfactual_trials_stop_at_the_allowed_number_of_cycles() -> None:
-    snapshot, decided = snapshot_with_three_holders(), list[Snapshot]()
+    snapshot, planned_snapshots = snapshot_with_three_holders(), list[Snapshot]()
     waiting = next(w for w in snapshot.workloads if w.name == "new")
 
     def counting_decide(trial_snapshot: object) -> Plan:
-        decided.append(snapshot)
+        planned_snapshots.append(snapshot)
         return decide(snapshot)
 
-    trials = Trials(snapshot, waiting, counting_decide, 2, at_once=True)
-    answers = [trials.try_changes(()) for _ in range(3)]
+    trials = Trials(snapshot, waiting, counting_decide, max_trials=2, at_once=True)
+    successes = [trials.try_changes(()) for _ in range(3)]
 
-    assert (answers, len(decided), trials.remaining) == ([False, False, False], 2, 0)
+    assert successes == [False, False, False]
+    assert len(planned_snapshots) == 2
+    assert trials.remaining == 0

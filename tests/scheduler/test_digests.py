@@ -11,7 +11,10 @@ import pytest
 from digests import BATCH, NUMBERS, RECORDED, digest
 
 
-@pytest.mark.parametrize("first", range(0, len(NUMBERS), BATCH), ids=lambda first: NUMBERS[first])
-def test_scheduler_decisions_of_each_batch_match_the_recorded_digests(first: int) -> None:
-    for number, recorded in zip(NUMBERS[first : first + BATCH], RECORDED[first:], strict=False):
+@pytest.mark.parametrize(
+    "batch_start", range(0, len(NUMBERS), BATCH), ids=lambda start: NUMBERS[start]
+)
+def test_scheduler_decisions_of_each_batch_match_the_recorded_digests(batch_start: int) -> None:
+    numbers = NUMBERS[batch_start : batch_start + BATCH]
+    for number, recorded in zip(numbers, RECORDED[batch_start:], strict=False):
         assert digest(number) == recorded

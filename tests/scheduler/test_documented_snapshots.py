@@ -10,7 +10,7 @@ import pytest
 from runai.hub_service.scheduler.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
+SCHEDULING_PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
 
 EXPECTED_DECISIONS: dict[str, dict[str, list[str]]] = {
     "claim_on_the_second_type": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
@@ -45,4 +45,4 @@ def test_documented_snapshot_gets_the_documented_decisions(
     assert {
         kind: sorted(workers) for kind, workers in workers_by_kind.items()
     } == EXPECTED_DECISIONS[name]
-    assert f"(snapshots/{name}.json)" in PAGE
+    assert f"(snapshots/{name}.json)" in SCHEDULING_PAGE

@@ -18,48 +18,48 @@ from builders import (
     started,
     stopped,
     waits,
-    with_,
+    with_workloads,
 )
 from runai.hub_service.scheduler import Snapshot, Stop, WorkerState, Workload, decide
 
 
-def elastic(workers: int, *, on: int, **fields: Any) -> Workload:
-    """Make a job that needs one worker, could use `workers`, and runs `on` of them on n1."""
-    placements = " ".join(f"n1:{device}" for device in range(on))
+def elastic(workers: int, *, running: int, **fields: Any) -> Workload:
+    """Make a job of at least one worker and at most `workers`, some of them running on n1."""
+    placements = " ".join(f"n1:{device}" for device in range(running))
     return job("e", workers=workers, min_workers=1, on=placements, **fields)
 
 
 SHRINK_CASES = {
-    "to a minimum of equal priority": ("1x2", [elastic(2, on=2)], job("new"), {"e-1"}),
-    "to one of lower priority, since surplus starts after that as well": (
+    "for a job of equal priority": ("1x2", [elastic(2, running=2)], job("new"), {"e-1"}),
+    "for a job of lower priority": (
         "1x2",
-        [elastic(2, on=2, priority=75)],
+        [elastic(2, running=2, priority=75)],
         job("new", priority=25),
         {"e-1"},
     ),
-    "but its minimum is not": ("1x2", [elastic(2, on=2)], job("new", 2), set()),
-    "the highest workers first, as many as a gang needs": (
+    "no worker of the minimum": ("1x2", [elastic(2, running=2)], job("new", 2), set()),
+    "highest indexes first, for a gang": (
         "1x4",
-        [elastic(4, on=4)],
+        [elastic(4, running=4)],
         job("new", workers=2),
         {"e-3", "e-2"},
     ),
-    "not while enough is idle": ("1x3", [elastic(3, on=2)], job("new"), set()),
-    "to an elastic job's minimum, not to its surplus": (
+    "no worker while a GPU is idle": ("1x3", [elastic(3, running=2)], job("new"), set()),
+    "for the minimum of an elastic job, not its surplus": (
         "1x3",
-        [elastic(3, on=3)],
+        [elastic(3, running=3)],
         job("new", workers=2, min_workers=1),
         {"e-2"},
     ),
-    "before anybody of less priority is paused": (
+    "before a job of lower priority": (
         "1x3",
-        [elastic(2, on=2), job("low", on="n1:2", priority=25)],
+        [elastic(2, running=2), job("low", on="n1:2", priority=25)],
         job("new"),
         {"e-1"},
     ),
-    "together with those of less priority, where a gang needs both": (
+    "with a job of lower priority, for a gang": (
         "1x3",
-        [elastic(2, on=2), job("low", on="n1:2", priority=25)],
+        [elastic(2, running=2), job("low", on="n1:2", priority=25)],
         job("new", workers=2),
         {"e-1", "low-0"},
     ),
@@ -78,7 +78,7 @@ def test_surplus_workers_stop_for_the_minimum_of_a_job_in_their_own_project(
 
 
 def test_stop_reason_of_a_surplus_worker_names_the_job_that_waits_for_its_gpu() -> None:
-    plan = decide(snapshot("1x2", [project("a", 2)], [elastic(2, on=2), job("new")]))
+    plan = decide(snapshot("1x2", [project("a", 2)], [elastic(2, running=2), job("new")]))
 
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
     assert (stop.reason.code, stop.reason.rule, stop.reason.for_) == ("shrunk", "E1", "new")
@@ -88,7 +88,7 @@ def test_stop_reason_of_a_surplus_worker_names_the_job_that_waits_for_its_gpu() 
 
 def test_surplus_workers_of_the_project_stop_before_jobs_of_other_projects() -> None:
     projects = [project("a", 3), project("b", 0, weight=0)]
-    jobs = [elastic(2, on=2), job("b1", 1, "b", on="n1:2"), job("new")]
+    jobs = [elastic(2, running=2), job("b1", 1, "b", on="n1:2"), job("new")]
 
     assert stopped(decide(snapshot("1x3", projects, jobs))) == {"e-1"}
 
@@ -96,13 +96,13 @@ def test_surplus_workers_of_the_project_stop_before_jobs_of_other_projects() -> 
 def test_project_at_its_fair_share_stops_its_surplus_for_its_new_job() -> None:
     # No other project may be reclaimed from (R2): a and b hold half of the cluster each.
     projects = [project("a", 2), project("b", 2)]
-    jobs = [elastic(2, on=2), session("bo-1", 2, "b", on="n1:2,3"), job("new")]
+    jobs = [elastic(2, running=2), session("bo-1", 2, "b", on="n1:2,3"), job("new")]
 
     assert stopped(decide(snapshot("1x4", projects, jobs))) == {"e-1"}
 
 
 def test_surplus_workers_stop_so_that_a_new_job_fits_the_project_limit() -> None:
-    jobs = [elastic(2, on=2), job("new")]
+    jobs = [elastic(2, running=2), job("new")]
 
     plan = decide(snapshot("1x4", [project("a", 2, limit=2)], jobs))
 
@@ -124,10 +124,10 @@ def test_surplus_of_a_project_does_not_justify_reclaim_from_other_projects() -> 
 
 
 def test_surplus_workers_use_idle_gpus_and_stop_when_new_jobs_arrive() -> None:
-    cluster_snapshot = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
+    cluster_snapshot = settled(snapshot("1x4", [project("a", 2)], [elastic(4, running=1)]))
     assert gpus_by_workload(cluster_snapshot) == {"e": 4}
 
-    cluster_snapshot = settled(with_(cluster_snapshot, job("x"), job("y", 2)))
+    cluster_snapshot = settled(with_workloads(cluster_snapshot, job("x"), job("y", 2)))
     assert gpus_by_workload(cluster_snapshot) == {"e": 1, "x": 1, "y": 2}
 
     assert decide(cluster_snapshot).decisions == ()
@@ -142,43 +142,44 @@ def gpus_by_workload(snapshot: Snapshot) -> dict[str, int]:
 
 
 GAINS = {
-    "while each gains": (2, {"1": 10, "2": 18, "3": 26, "4": 34}, {"e-2", "e-3"}),
-    "while the next gains": (2, {"1": 10, "2": 18, "3": 26, "4": 26}, {"e-2"}),
-    "not where the next gains nothing": (2, {"1": 10, "2": 18, "3": 18, "4": 30}, set()),
-    "not beyond what was measured": (2, {"1": 10, "2": 18}, set()),
-    "not where it would be slower": (1, {"1": 10, "2": 9}, set()),
-    "where nothing is known": (2, {}, {"e-2", "e-3"}),
+    "each worker gains": (2, {"1": 10, "2": 18, "3": 26, "4": 34}, {"e-2", "e-3"}),
+    "next worker gains, the last does not": (2, {"1": 10, "2": 18, "3": 26, "4": 26}, {"e-2"}),
+    "next worker gains nothing": (2, {"1": 10, "2": 18, "3": 18, "4": 30}, set()),
+    "no number for more workers": (2, {"1": 10, "2": 18}, set()),
+    "next worker slows it down": (1, {"1": 10, "2": 9}, set()),
+    "no numbers": (2, {}, {"e-2", "e-3"}),
 }
 
 
-@pytest.mark.parametrize(("on", "throughput", "expected"), GAINS.values(), ids=GAINS)
+@pytest.mark.parametrize(("running", "throughput", "expected"), GAINS.values(), ids=GAINS)
 def test_elastic_job_grows_only_while_its_throughput_increases(
-    on: int, throughput: dict[str, int], expected: set[str]
+    running: int, throughput: dict[str, int], expected: set[str]
 ) -> None:
     cluster_snapshot = snapshot(
-        "1x4", [project("a", 4)], [elastic(4, on=on, throughput=throughput)]
+        "1x4", [project("a", 4)], [elastic(4, running=running, throughput=throughput)]
     )
 
     assert started(decide(cluster_snapshot)) == expected
 
 
 def test_gang_gain_depends_on_the_number_of_running_workers_not_on_their_index() -> None:
-    lacks_its_first = job(
+    gang = job(
         "e",
         workers=3,
         min_workers=1,
         throughput={"1": 10, "2": 18, "3": 18},
         on=None,
     )
-    first, *later_workers = lacks_its_first.workers
+    first, *later_workers = gang.workers
     running_workers = [
         replace(worker, state=WorkerState.RUNNING, node="n1", devices=(index,), started=0)
         for index, worker in enumerate(later_workers)
     ]
     cluster_snapshot = snapshot(
-        "1x4", [project("a", 4)], [replace(lacks_its_first, workers=(first, *running_workers))]
+        "1x4", [project("a", 4)], [replace(gang, workers=(first, *running_workers))]
     )
 
+    # Two workers run; a third, which the throughput numbers say gains nothing, does not start.
     assert started(decide(cluster_snapshot)) == set()
 
 
@@ -191,27 +192,27 @@ def growing(name: str, max_workers: int, *, min_workers: int = 1, **fields: Any)
 
 
 EVEN_SURPLUS: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
-    "two alike: the older has the odd GPU": (
+    "equal jobs: odd GPU to the older": (
         5,
         [growing("x", 4, submitted=2), growing("y", 4, submitted=1)],
         {"x": 2, "y": 3},
     ),
-    "by the part of what each asks for, not by the number": (
+    "in proportion to the requests": (
         7,
         [growing("x", 3), growing("y", 9)],
         {"x": 2, "y": 5},
     ),
-    "from what runs already": (
+    "jobs with and without running workers": (
         6,
         [growing("x", 5, on="n1:0 n1:1 n1:2"), growing("y", 5)],
         {"x": 3, "y": 3},
     ),
-    "a higher priority first": (
+    "higher priority first": (
         5,
         [growing("x", 4), growing("y", 4, priority=75)],
         {"x": 1, "y": 4},
     ),
-    "the larger gain first, where speeds are known": (
+    "larger gain first": (
         5,
         [
             growing("x", 4, throughput={"1": 10, "2": 20, "3": 30, "4": 40}),
@@ -276,42 +277,43 @@ def test_guaranteed_workers_reclaim_gpus_of_their_quota() -> None:
 
     plan = decide(cluster_snapshot)
 
+    # x's fourth worker is not guaranteed.
     assert (stopped(plan), reserved(plan)) == ({"b2-0", "b3-0"}, {"x-1", "x-2"})
     assert waits(plan) == {}
 
 
 GUARANTEED_CASES: dict[str, tuple[Workload, Workload, set[str]]] = {
-    "surplus by another project": (
+    "surplus for another project": (
         guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 1, "b"),
         {"x-2"},
     ),
-    "nothing else by another project": (
+    "no guaranteed worker for another project": (
         guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 2, "b"),
         set(),
     ),
-    "a whole job never by another project": (
+    "no guaranteed job for another project": (
         guaranteed_job("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
         job("new", 1, "b"),
         set(),
     ),
-    "surplus by any minimum of its project": (
+    "surplus for a job of lower priority in its project": (
         guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", priority=10),
         {"x-2"},
     ),
-    "no more by an equal of its project": (
+    "no guaranteed worker for an equal job of its project": (
         guaranteed_job("x", 3, 2, on="n1:0 n1:1 n1:2"),
         job("new", 2),
         set(),
     ),
-    "one at a time by higher priority in its project": (
+    "one worker for a job of higher priority in its project": (
         guaranteed_job("x", 3, 3, on="n1:0 n1:1 n1:2"),
         job("new", priority=90),
         {"x-2"},
     ),
-    "the whole by a session of its project": (
+    "whole job for a session of its project": (
         guaranteed_job("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
         session("ana-1"),
         {"x-0", "x-1", "x-2"},

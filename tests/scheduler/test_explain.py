@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from builders import job, project, session, snapshot
+from plan_effects import PlanEffects
 from runai.hub_service.scheduler import (
     ClusterIndex,
     Explanation,
@@ -20,17 +21,16 @@ from runai.hub_service.scheduler import (
 )
 from runai.hub_service.scheduler.explanations.explain import explain_with
 from strategies import snapshots
-from world import PlanEffects
 
-YOUNG = [job(f"young-{i}", on=f"n1:{i}", started=640 + i) for i in range(4)]
-HALVES = [job(f"half-{i}", 0.5, on=f"n1:{i}", started=900 + i) for i in range(4)]
-VISION = [project("vision", 2, limit=3)]
+YOUNG_JOBS = [job(f"young-{i}", on=f"n1:{i}", started=640 + i) for i in range(4)]
+HALF_GPU_JOBS = [job(f"half-{i}", 0.5, on=f"n1:{i}", started=900 + i) for i in range(4)]
+VISION_2_LIMIT_3 = [project("vision", 2, limit=3)]
 
-CASES = {
-    "a-build-quota": (
+EXPLANATIONS = {
+    "build quota": (
         snapshot(
             "1x4",
-            VISION,
+            VISION_2_LIMIT_3,
             [
                 session("ana-1", 1, "vision", on="n1:0"),
                 session("bo-1", 1, "vision", on="n1:1", started=500),
@@ -49,10 +49,10 @@ CASES = {
             " (run times are estimated: between 3 minutes and 25 minutes)"
         ),
     ),
-    "a-limit": (
+    "project limit": (
         snapshot(
             "1x4",
-            VISION,
+            VISION_2_LIMIT_3,
             [
                 job("exp-1", 2, "vision", on="n1:0,1", started=940, expected_runtime=70),
                 job("exp-2", 2, "vision"),
@@ -67,42 +67,42 @@ CASES = {
         ],
         "expected to start in 10 seconds",
     ),
-    "a-request-that-no-node-has": (
+    "more GPUs than a node has": (
         snapshot("1x4", [project("a", 8)], [job("huge", 8)]),
         "huge",
         "no_such_node",
         ["would start with 4 GPUs instead of 8"],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
-    "a-gang-larger-than-the-cluster": (
+    "gang larger than the cluster": (
         snapshot("1x4", [project("a", 8)], [job("crowd", workers=5)]),
         "crowd",
         "no_such_node",
         ["would start with 4 workers instead of 5"],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
-    "a-selector-that-no-node-has": (
+    "GPU type that no node has": (
         snapshot("1x4", [project("a", 8)], [job("picky", gpu_types=("h100",))]),
         "picky",
         "no_such_node",
         ["would start if it did not ask for certain nodes"],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
-    "a-project-that-is-not-there": (
-        snapshot("1x4", [project("a", 8)], [job("lost", 1, "nobody")]),
+    "unknown project": (
+        snapshot("1x4", [project("a", 8)], [job("lost", 1, "missing")]),
         "lost",
         "unknown_project",
         [],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
-    "somebody-who-went-first": (
+    "job ahead in the queue": (
         snapshot("1x4", [project("a", 4)], [job("first", 4, expected_runtime=600), job("late", 1)]),
         "late",
         "behind",
         ["would start if first were not there", "would start with priority 75 instead of 50"],
         "expected to start in 10 minutes",
     ),
-    "more-than-the-share": (
+    "project at its share": (
         snapshot(
             "1x4",
             [project("a", 3), project("b", 1)],
@@ -120,7 +120,7 @@ CASES = {
             " (run times are estimated: between 6 minutes and 50 minutes)"
         ),
     ),
-    "a-quota-that-is-too-small": (
+    "project at its share beside sessions": (
         snapshot(
             "1x4",
             [project("a", 3), project("b", 1)],
@@ -140,7 +140,7 @@ CASES = {
         ),
     ),
     "fragments": (
-        snapshot("1x4", [project("a", 2)], [*HALVES, job("spread", 1)]),
+        snapshot("1x4", [project("a", 2)], [*HALF_GPU_JOBS, job("spread", 1)]),
         "spread",
         "fragmented",
         [
@@ -153,7 +153,7 @@ CASES = {
             " (run times are estimated: between 32 seconds and 5 minutes)"
         ),
     ),
-    "a-gang-without-all-its-workers": (
+    "incomplete gang": (
         snapshot(
             "1x4",
             [project("a", 2)],
@@ -173,11 +173,11 @@ CASES = {
         ],
         "expected to start in 4 minutes",
     ),
-    "a-minimum-run-time": (
+    "minimum run time": (
         snapshot(
             "1x4",
             [project("a", 2, min_runtime=600), project("b", 4)],
-            [*YOUNG, job("eager", 1, "b")],
+            [*YOUNG_JOBS, job("eager", 1, "b")],
         ),
         "eager",
         "protected",
@@ -192,14 +192,14 @@ CASES = {
             " (run times are estimated: between 119 seconds and 4 minutes)"
         ),
     ),
-    "what-is-never-lent": (
+    "never-lent GPUs": (
         snapshot("1x4", [project("a", 4, never_lent=4), project("b", 0)], [job("other", 1, "b")]),
         "other",
         "held_for",
         ["would start if a lent the 4 GPUs it never lends"],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
-    "a-place-kept-for-an-older-gang": (
+    "GPUs held for an older gang": (
         snapshot(
             "2x2",
             [project("a", 8)],
@@ -220,7 +220,7 @@ CASES = {
             " (run times are estimated: between 6 minutes and 15 minutes)"
         ),
     ),
-    "a-reservation": (
+    "reservation": (
         snapshot(
             "1x2",
             [project("eve", 1), project("vision", 1)],
@@ -246,7 +246,9 @@ def explained_wait(snapshot: Snapshot, workload: str) -> tuple[Wait, Explanation
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "workload", "code", "counterfactuals", "start"), CASES.values(), ids=CASES
+    ("snapshot", "workload", "code", "counterfactuals", "start"),
+    EXPLANATIONS.values(),
+    ids=EXPLANATIONS,
 )
 def test_explained_wait_has_its_reason_counterfactuals_and_expected_start(
     snapshot, workload, code, counterfactuals, start
@@ -260,10 +262,11 @@ def test_explained_wait_has_its_reason_counterfactuals_and_expected_start(
 
 
 def test_counterfactual_reports_when_the_protection_of_a_victim_ends() -> None:
-    snapshot, workload, *_ = CASES["a-minimum-run-time"]
+    snapshot, workload, *_ = EXPLANATIONS["minimum run time"]
 
     _, explanation = explained_wait(snapshot, workload)
 
+    # The oldest job started at 640, and min_runtime is 600 s.
     assert explanation.counterfactuals[0].protected_until == 640 + 600
 
 
@@ -358,7 +361,7 @@ def test_explanation_lists_the_workloads_ahead_and_the_holders_of_gpus() -> None
 
 
 def test_explanation_names_only_workloads_that_the_reader_may_see() -> None:
-    snapshot, workload, *_ = CASES["a-build-quota"]
+    snapshot, workload, *_ = EXPLANATIONS["build quota"]
 
     wait = explain(snapshot, decide(snapshot), workload, lambda w: w.user == "cy")
 
@@ -374,11 +377,11 @@ def test_running_or_unknown_workload_has_no_explanation() -> None:
     cluster_snapshot = snapshot("1x1", [project("a", 1)], [job("runs", on="n1:0")])
 
     assert explain(cluster_snapshot, decide(cluster_snapshot), "runs") is None
-    assert explain(cluster_snapshot, decide(cluster_snapshot), "nobody") is None
+    assert explain(cluster_snapshot, decide(cluster_snapshot), "unknown") is None
 
 
 def test_explain_policy_full_puts_an_explanation_on_every_wait() -> None:
-    snapshot, workload, *_ = CASES["a-minimum-run-time"]
+    snapshot, workload, *_ = EXPLANATIONS["minimum run time"]
     full = replace(snapshot, policy=replace(snapshot.policy, explain="full"))
 
     waits = [d for d in decide(full).decisions if isinstance(d, Wait)]
@@ -401,22 +404,23 @@ def test_explanation_simulates_a_bounded_number_of_cycles() -> None:
         ],
         phases=("allocate",),
     )
-    decided = []
+    planned_snapshots = []
 
     def counting_decide(snap: Snapshot | ClusterIndex) -> Plan:
-        decided.append(snap)
+        planned_snapshots.append(snap)
         return decide(snap)
 
     wait = explain_with(counting_decide, cluster_snapshot, decide(cluster_snapshot), "p7")
 
     assert wait is not None
-    assert len(decided) <= 32 + 3 * 200
+    # At most 32 trials, and three forecasts of 200 cycles.
+    assert len(planned_snapshots) <= 32 + 3 * 200
 
 
 # ---- explanations are true
 
 
-@given(snapshots(most=6))
+@given(snapshots(max_workloads=6))
 def test_counterfactual_lets_the_workload_start_when_applied_to_the_snapshot(
     snapshot: Snapshot,
 ) -> None:

@@ -27,86 +27,86 @@ def shares_in(snapshot: Snapshot) -> dict[str, float]:
 
 
 SHARE_CASES = {
-    "S1: everybody has the quota first": (4, [("a", 3, {}), ("b", 1, {})], [4, 4], [3, 1]),
-    "S1: not more than it asks for": (4, [("a", 3, {}), ("b", 1, {})], [1, 4], [1, 3]),
-    "S1: not more than its limit": (4, [("a", 3, {"limit": 2}), ("b", 1, {})], [4, 4], [2, 2]),
-    "S1: priority does not touch quotas": (
+    "S1: quota of each project first": (4, [("a", 3, {}), ("b", 1, {})], [4, 4], [3, 1]),
+    "S1: no more than its request": (4, [("a", 3, {}), ("b", 1, {})], [1, 4], [1, 3]),
+    "S1: no more than its limit": (4, [("a", 3, {"limit": 2}), ("b", 1, {})], [4, 4], [2, 2]),
+    "S1: quotas regardless of priority": (
         4,
         [("a", 2, {"priority": 200}), ("b", 2, {})],
         [4, 4],
         [2, 2],
     ),
-    "S1: nothing is scaled down": (2, [("a", 2, {}), ("b", 2, {})], [4, 4], [2, 2]),
-    "S1: unlimited is worth all there is": (4, [("a", None, {})], [9], [4]),
-    "S2: the rest by weight, by default the quota": (
+    "S1: oversubscribed quotas": (2, [("a", 2, {}), ("b", 2, {})], [4, 4], [2, 2]),
+    "S1: unlimited quota is the whole cluster": (4, [("a", None, {})], [9], [4]),
+    "S2: surplus by the default weight, the quota": (
         8,
         [("a", 3, {}), ("b", 1, {})],
         [9, 9],
         [6, 2],
     ),
-    "S2: a given weight": (
+    "S2: surplus by weight": (
         8,
         [("a", 1, {"weight": 1}), ("b", 1, {"weight": 5})],
         [9, 9],
         [2, 6],
     ),
-    "S2: higher priority takes the rest first": (
+    "S2: surplus to the higher priority first": (
         8,
         [("a", 1, {"priority": 200}), ("b", 1, {})],
         [9, 9],
         [7, 1],
     ),
-    "S2: another round when one has enough": (8, [("a", 2, {}), ("b", 2, {})], [3, 9], [3, 5]),
-    "S2: as often as somebody has enough, by weight again": (
+    "S2: second round for the other": (8, [("a", 2, {}), ("b", 2, {})], [3, 9], [3, 5]),
+    "S2: further rounds by weight": (
         5,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
         [1, 9],
         [1, 4],
     ),
-    "S2: who wants just its part gets it to the fraction": (
+    "S2: request of exactly its part, with a fraction": (
         3,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
         [2, 1.5],
         [1.5, 1.5],
     ),
-    "S2: who wants just its part begins no other round": (
+    "S2: request of exactly its part begins no further round": (
         3,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 2}), ("c", 0, {"weight": 3})],
         [3, 1, 3],
         [1, 1, 1],
     ),
-    "S2: leftovers to the largest remainder": (
+    "S2: leftover GPU to the largest remainder": (
         5,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 2})],
         [9, 9],
         [2, 3],
     ),
-    "S2: leftovers to the largest remainder, though it is younger": (
+    "S2: leftover GPU to the largest remainder of a younger project": (
         5,
         [("a", 0, {"weight": 2}), ("b", 0, {"weight": 1, "created": 1})],
         [9, 9],
         [3, 2],
     ),
-    "S2: of equal remainders to the oldest": (
+    "S2: leftover GPU of equal remainders to the oldest": (
         3,
         [("a", 0, {"weight": 1, "created": 2}), ("b", 0, {"weight": 1, "created": 1})],
         [9, 9],
         [1, 2],
     ),
-    "S2: of the same age by name": (
+    "S2: leftover GPU of equal age by name": (
         3,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
         [9, 9],
         [2, 1],
     ),
-    "S2: whole GPUs leave fractions to the next bucket": (
+    "S2: fraction left to the next priority": (
         8,
         [("a", 2.5, {"priority": 50}), ("b", 0, {"weight": 1, "limit": 6}), ("c", 0, {})],
         [9, 9, 0],
         [2.5, 5.5, 0],
     ),
-    "S3: a request is met to the fraction": (3, [("a", 1, {}), ("b", 1, {})], [1.5, 9], [1.5, 1.5]),
-    "S4: weight 0 has no part of the rest": (
+    "S3: request with a fraction": (3, [("a", 1, {}), ("b", 1, {})], [1.5, 9], [1.5, 1.5]),
+    "S4: no surplus for weight 0": (
         8,
         [("a", 1, {"weight": 0}), ("b", 1, {})],
         [9, 9],
@@ -126,50 +126,50 @@ def test_fair_shares_follow_quota_then_priority_and_weight(
 ) -> None:
     projects = [project(name, quota, **fields) for name, quota, fields in project_fields]
 
-    result = fair_shares(devices, *zip(projects, demands, strict=True))
+    shares = fair_shares(devices, *zip(projects, demands, strict=True))
 
-    assert result == {p.name: share for p, share in zip(projects, expected, strict=True)}
+    assert shares == {p.name: share for p, share in zip(projects, expected, strict=True)}
 
 
 HISTORY: dict[str, tuple[int, list[dict[str, int]], list[float], list[float]]] = {
-    "without a history weight usage is nothing": (
+    "no history weight": (
         0,
         [{"usage": 9000}, {"usage": 0}],
         [9, 9],
         [5, 5],
     ),
-    "without usage there is no history": (2, [{}, {}], [9, 9], [5, 5]),
-    "who used it all yields the surplus, and keeps the quota": (
+    "no usage": (2, [{}, {}], [9, 9], [5, 5]),
+    "project with all usage keeps its quota only": (
         1,
         [{"usage": 9000}, {"usage": 0}],
         [9, 9],
         [1, 9],
     ),
-    "who used more than its part yields some": (
+    "project with more usage gets less": (
         1,
         [{"usage": 6000}, {"usage": 4000}],
         [9, 9],
         [4, 6],
     ),
-    "the same usage in larger numbers weighs the same": (
+    "same ratio of larger usage": (
         1,
         [{"usage": 60_000}, {"usage": 40_000}],
         [9, 9],
         [4, 6],
     ),
-    "a greater history weight makes more of it": (
+    "larger history weight": (
         2,
         [{"usage": 6000}, {"usage": 4000}],
         [9, 9],
         [3, 7],
     ),
-    "who used its part by weight keeps it": (
+    "usage in proportion to weight": (
         3,
         [{"usage": 6000, "weight": 3}, {"usage": 2000, "weight": 1}],
         [9, 9],
         [7, 3],
     ),
-    "nobody else wants it: the heavy user has it all the same": (
+    "no demand of other projects": (
         1,
         [{"usage": 9000}, {"usage": 0}],
         [9, 1],
@@ -192,9 +192,9 @@ def test_past_gpu_usage_reduces_the_projects_share_of_the_surplus(
         job(f"{n}-{i}", 1, n) for n, w in zip("ab", demands, strict=True) for i in range(int(w))
     ]
 
-    result = shares_in(snapshot("1x10", owners, jobs, history_weight=history_weight))
+    shares = shares_in(snapshot("1x10", owners, jobs, history_weight=history_weight))
 
-    assert list(result.values()) == expected
+    assert list(shares.values()) == expected
 
 
 def test_project_with_all_past_usage_has_no_weight_left_even_on_a_large_cluster() -> None:
@@ -205,9 +205,9 @@ def test_project_with_all_past_usage_has_no_weight_left_even_on_a_large_cluster(
     ]
     jobs = [job(f"{name}-{i}", 9000, name) for name in "ab" for i in range(2)]
 
-    result = shares_in(snapshot("1x9002", owners, jobs, history_weight=1))
+    shares = shares_in(snapshot("1x9002", owners, jobs, history_weight=1))
 
-    assert result == {"a": 1, "b": 9001}
+    assert shares == {"a": 1, "b": 9001}
 
 
 def test_parent_usage_defaults_to_the_sum_of_its_children() -> None:
@@ -307,14 +307,14 @@ def test_quotas_within_capacity_are_not_reported_as_oversubscribed() -> None:
     assert oversubscribed(snapshot("1x4", [project("a", 3), project("b", 1)])) == ()
 
 
-AMOUNTS = st.integers(0, 12)
+GPU_DEMANDS = st.integers(0, 12)
 
 
 @given(
     devices=st.integers(0, 16),
     quotas=st.lists(st.integers(0, 6), min_size=2, max_size=4),
     weights=st.lists(st.integers(0, 4), min_size=4, max_size=4),
-    demands=st.lists(AMOUNTS, min_size=4, max_size=4),
+    demands=st.lists(GPU_DEMANDS, min_size=4, max_size=4),
 )
 def test_fair_shares_never_exceed_requests_and_use_all_gpus_of_weighted_demand(
     devices: int, quotas: list[int], weights: list[int], demands: list[int]
@@ -323,14 +323,14 @@ def test_fair_shares_never_exceed_requests_and_use_all_gpus_of_weighted_demand(
         project(f"p{i}", quota, weight=weights[i], created=i) for i, quota in enumerate(quotas)
     ]
 
-    result = fair_shares(devices, *((owner, demands[i]) for i, owner in enumerate(owners)))
+    shares = fair_shares(devices, *((owner, demands[i]) for i, owner in enumerate(owners)))
 
     guaranteed = sum(min(quota, demands[i]) for i, quota in enumerate(quotas))
     eligible_demand = sum(
         demands[i] if weights[i] else min(quota, demands[i]) for i, quota in enumerate(quotas)
     )
-    assert sum(result.values()) == max(guaranteed, min(devices, eligible_demand))
-    assert all(result[f"p{i}"] <= demands[i] for i in range(len(quotas)))
+    assert sum(shares.values()) == max(guaranteed, min(devices, eligible_demand))
+    assert all(shares[f"p{i}"] <= demands[i] for i in range(len(quotas)))
 
 
 @given(devices=st.integers(1, 16), quota=st.integers(0, 3), count=st.integers(2, 4))
@@ -339,16 +339,16 @@ def test_fair_shares_of_equal_projects_differ_by_at_most_one_gpu(
 ) -> None:
     owners = [project(f"p{i}", quota, weight=1) for i in range(count)]
 
-    result = fair_shares(devices, *((owner, 20) for owner in owners)).values()
+    shares = fair_shares(devices, *((owner, 20) for owner in owners)).values()
 
     # The remainder of rounding down is shared in whole GPUs (S2): one GPU is the largest gap.
-    assert max(result) - min(result) <= (1 if devices % count else 0) or quota * count > devices
+    assert max(shares) - min(shares) <= (1 if devices % count else 0) or quota * count > devices
 
 
 @given(
     devices=st.integers(1, 16),
     weights=st.lists(st.integers(0, 5), min_size=3, max_size=3),
-    demands=st.lists(AMOUNTS, min_size=3, max_size=3),
+    demands=st.lists(GPU_DEMANDS, min_size=3, max_size=3),
 )
 def test_higher_weight_never_reduces_the_fair_share(
     devices: int, weights: list[int], demands: list[int]
@@ -367,7 +367,7 @@ def test_higher_weight_never_reduces_the_fair_share(
     devices=st.integers(1, 16),
     weights=st.lists(st.integers(0, 4), min_size=3, max_size=3),
     usage=st.lists(st.integers(0, 9), min_size=3, max_size=3),
-    demands=st.lists(AMOUNTS, min_size=3, max_size=3),
+    demands=st.lists(GPU_DEMANDS, min_size=3, max_size=3),
     history_weight=st.integers(0, 3),
 )
 def test_usage_history_changes_neither_quotas_nor_the_sum_of_shares(
@@ -378,10 +378,10 @@ def test_usage_history_changes_neither_quotas_nor_the_sum_of_shares(
     ]
     jobs = [job(f"p{i}-{n}", 1, f"p{i}") for i, count in enumerate(demands) for n in range(count)]
 
-    with_history, without = (
+    with_history, without_history = (
         shares_in(snapshot(f"1x{devices}", owners, jobs, history_weight=weight))
         for weight in (history_weight, 0)
     )
 
-    assert sum(with_history.values()) == sum(without.values())
+    assert sum(with_history.values()) == sum(without_history.values())
     assert all(with_history[f"p{i}"] >= min(1, demands[i]) for i in range(3))

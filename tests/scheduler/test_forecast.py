@@ -41,7 +41,7 @@ def expected_start_of(snapshot: Snapshot, workload: str, *, cycles: int = 200) -
     return expected_start(snapshot, workload, decide, cycles=cycles)
 
 
-@given(snapshots(most=6), st.randoms(use_true_random=False))
+@given(snapshots(max_workloads=6), st.randoms(use_true_random=False))
 def test_expected_start_is_exact_if_run_times_are_known(snapshot, random) -> None:
     def with_known_run_time(workload: Workload) -> Workload:
         ran = max((snapshot.now - k.started for k in workload.workers if k.started), default=0)
@@ -51,6 +51,7 @@ def test_expected_start_is_exact_if_run_times_are_known(snapshot, random) -> Non
     snapshot = replace(
         snapshot, workloads=tuple(with_known_run_time(workload) for workload in snapshot.workloads)
     )
+    # Six workloads of at most 8 more seconds each have all started within 60 seconds.
     actual_starts = replayed_starts(snapshot, until=snapshot.now + 60)
     for wait in decide(snapshot).decisions:
         if isinstance(wait, Wait):
@@ -60,7 +61,7 @@ def test_expected_start_is_exact_if_run_times_are_known(snapshot, random) -> Non
             assert (start.earliest, start.latest) == (start.at, start.at)
 
 
-@given(snapshots(most=6))
+@given(snapshots(max_workloads=6))
 def test_forecast_of_all_workloads_equals_the_forecast_of_each_alone(snapshot) -> None:
     waiting = {d.workload for d in decide(snapshot).decisions if isinstance(d, Wait)}
     together = expected_starts(snapshot, sorted(waiting), decide, cycles=20)
@@ -68,7 +69,7 @@ def test_forecast_of_all_workloads_equals_the_forecast_of_each_alone(snapshot) -
     assert together == {name: expected_start_of(snapshot, name, cycles=20) for name in waiting}
 
 
-@given(snapshots(most=6))
+@given(snapshots(max_workloads=6))
 def test_forecast_simulations_on_a_shared_index_start_from_the_current_state(snapshot) -> None:
     """The simulations share one index, one after the other."""
     waiting = sorted({d.workload for d in decide(snapshot).decisions if isinstance(d, Wait)})
@@ -142,38 +143,41 @@ def _has_running_worker(workload: Workload) -> bool:
 
 # ---- estimates for run times that are not stated
 
+NOW = 1000
+
 
 def job_running_for(seconds: int, **fields: Any) -> Workload:
-    return job("old", on="n1:0", started=1000 - seconds, **fields)
+    return job("old", on="n1:0", started=NOW - seconds, **fields)
 
 
 def one_gpu_snapshot(*workloads: Workload, **policy: Any) -> Snapshot:
-    return snapshot("1x1", [project("a", 1)], workloads, **policy)
+    return snapshot("1x1", [project("a", 1)], workloads, now=NOW, **policy)
 
 
 def test_forecast_assumes_an_old_job_runs_as_long_again() -> None:
     start = expected_start_of(one_gpu_snapshot(job_running_for(300), job("new")), "new")
 
-    assert (start.earliest, start.at, start.latest) == (1100, 1300, 1900)
+    # It has run for 300 s: a third of that, as much and three times that are the estimates.
+    assert (start.earliest, start.at, start.latest) == (NOW + 100, NOW + 300, NOW + 900)
     assert start.is_estimated
 
 
 def test_forecast_assumes_one_minute_for_a_job_that_has_just_started() -> None:
     start = expected_start_of(one_gpu_snapshot(job_running_for(0), job("new")), "new")
 
-    assert (start.earliest, start.at, start.latest) == (1020, 1060, 1180)
+    assert (start.earliest, start.at, start.latest) == (NOW + 20, NOW + 60, NOW + 180)
 
 
 def test_forecast_estimates_again_once_a_stated_run_time_has_passed() -> None:
     stated = expected_start_of(
         one_gpu_snapshot(job_running_for(300, expected_runtime=301), job("new")), "new"
     )
-    over = expected_start_of(
+    overdue = expected_start_of(
         one_gpu_snapshot(job_running_for(300, expected_runtime=300), job("new")), "new"
     )
 
-    assert (stated.at, stated.is_estimated) == (1001, False)
-    assert (over.at, over.is_estimated) == (1300, True)
+    assert (stated.at, stated.is_estimated) == (NOW + 1, False)
+    assert (overdue.at, overdue.is_estimated) == (NOW + 300, True)
 
 
 def test_forecast_assumes_the_typical_run_time_for_jobs_ahead_in_the_queue() -> None:
@@ -181,16 +185,19 @@ def test_forecast_assumes_the_typical_run_time_for_jobs_ahead_in_the_queue() -> 
         one_gpu_snapshot(job_running_for(300), job("next"), job("new")), "new"
     )
 
-    assert start.at == 1300 + 600
+    # "old" runs for another 300 s, then "next" for the typical run time of 600 s.
+    assert start.at == NOW + 300 + 600
 
 
 def test_job_start_that_depends_on_an_unknown_job_end_has_no_forecast() -> None:
+    # The start of "old" is unknown, too.
     start = expected_start_of(one_gpu_snapshot(job("old", on="n1:0"), job("new")), "new")
 
     assert (start.at, start.earliest, start.latest) == (None, None, None)
 
 
 def test_job_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
+    # A job ends every 10 seconds. Three simulated cycles reach 30 seconds ahead.
     snapshot = one_gpu_snapshot(
         job_running_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(9)],
@@ -199,9 +206,9 @@ def test_job_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
 
     start = expected_start_of(snapshot, "new", cycles=3)
 
-    assert (start.at, start.earliest, start.latest) == (None, 1030, None)
+    assert (start.at, start.earliest, start.latest) == (None, NOW + 30, None)
     assert start.text == "not within 30 seconds, where the forecast ends"
-    assert expected_start_of(snapshot, "new").at == 1100
+    assert expected_start_of(snapshot, "new").at == NOW + 100
 
 
 def test_forecast_covers_all_waiting_workloads_or_only_the_requested_ones() -> None:
@@ -217,10 +224,11 @@ def test_forecast_covers_all_waiting_workloads_or_only_the_requested_ones() -> N
     )
 
     assert {name: start.at for name, start in all_starts.items()} == {
-        f"next-{i}": 1010 + 10 * i for i in range(30)
+        f"next-{i}": NOW + 10 + 10 * i for i in range(30)
     }
+    # For requested workloads the forecast ends after 12 cycles of 10 seconds.
     assert {name: start.at for name, start in requested_starts.items()} == {
-        "next-2": 1030,
+        "next-2": NOW + 30,
         "next-29": None,
     }
     assert forecast(snapshot, plan, {"old"}) == {}
@@ -260,6 +268,7 @@ def test_paused_victim_resumes_for_its_last_second_of_run_time() -> None:
         ],
     )
 
+    # "owed" runs from 1000 to 1010, and "old" then resumes for one second.
     assert expected_start_of(cluster_snapshot, "later").at == 1010 + 1
 
 
@@ -274,7 +283,8 @@ def test_broken_gang_frees_its_gpus_in_the_forecast_after_its_grace() -> None:
         phases=("allocate", "stop_stale_gangs"),
     )
 
-    assert expected_start_of(cluster_snapshot, "ana-1").at == 970 + 61
+    # The gang stops in the first second after its grace of 60 s.
+    assert expected_start_of(cluster_snapshot, "ana-1").at == 970 + 60 + 1
 
 
 def test_stopped_session_does_not_restart_in_the_forecast() -> None:
@@ -288,8 +298,9 @@ def test_stopped_session_does_not_restart_in_the_forecast() -> None:
         ],
     )
 
-    assert expected_start_of(cluster_snapshot, "owed").at == 1060
-    assert expected_start_of(cluster_snapshot, "later").at == 1070
+    # The session is protected for 100 s from its start at 960; then "owed" runs for 10 s.
+    assert expected_start_of(cluster_snapshot, "owed").at == 960 + 100
+    assert expected_start_of(cluster_snapshot, "later").at == 960 + 100 + 10
 
 
 def test_forecast_respects_max_pauses_per_hour() -> None:
@@ -303,6 +314,7 @@ def test_forecast_respects_max_pauses_per_hour() -> None:
         max_pauses_per_hour=1,
     )
 
+    # An hour after its pause at 500 "old" may be paused again.
     assert expected_start_of(cluster_snapshot, "owed").at == 500 + 3600
 
 
@@ -319,16 +331,18 @@ def test_typical_run_time_is_the_median_of_running_workloads() -> None:
         ],
     )
 
+    # "long" ends at 5000; "next" then runs for the median of 110, 230 and 5000 s.
     assert expected_start_of(cluster_snapshot, "new").at == 5000 + 230
 
 
 def test_typical_run_time_is_measured_from_the_first_started_worker() -> None:
-    late = job("pair", workers=2, on="n1:1 n1:2", started=800, expected_runtime=230)
-    late = replace(late, workers=(late.workers[0], replace(late.workers[1], started=950)))
+    pair = job("pair", workers=2, on="n1:1 n1:2", started=800, expected_runtime=230)
+    pair = replace(pair, workers=(pair.workers[0], replace(pair.workers[1], started=950)))
     cluster_snapshot = snapshot(
-        "1x4", [project("a", 4)], [late, job("next", 4, priority=75), job("new", 4)]
+        "1x4", [project("a", 4)], [pair, job("next", 4, priority=75), job("new", 4)]
     )
 
+    # "pair" ends at 800 + 230, and "next" then runs for the typical 230 s.
     assert expected_start_of(cluster_snapshot, "new").at == (800 + 230) + 230
 
 

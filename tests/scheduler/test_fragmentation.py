@@ -50,65 +50,65 @@ def worker_requesting(
 
 
 FRAGMENTATION_CASES = {
-    "a device that nobody can use is lost to all": ([worker_requesting(1000)], (0, 400), 9, 9, 400),
-    "what fits is of use": ([worker_requesting(400)], (0, 400), 9, 9, 0),
-    "a request loses only the devices that are too full for it": (
+    "device too full for the only request": ([worker_requesting(1000)], (0, 400), 9, 9, 400),
+    "device with room for the request": ([worker_requesting(400)], (0, 400), 9, 9, 0),
+    "one of three devices too full": (
         [worker_requesting(500)],
         (400, 500, 1000),
         9,
         9,
         400,
     ),
-    "two devices for who wants three are lost": (
+    "two idle devices for a request of three": (
         [worker_requesting(3000)],
         (0, 1000, 1000),
         9,
         9,
         2000,
     ),
-    "half of the mix loses half as much": (
+    "two requests, one of which fits": (
         [worker_requesting(400), worker_requesting(1000)],
         (0, 600),
         9,
         9,
         600,
     ),
-    "without CPU for one, everything is lost": (
+    "too little CPU for one request": (
         [worker_requesting(1000, cpu=4)],
         (1000,),
         3,
         9,
         1000,
     ),
-    "without memory for one, everything is lost": (
+    "too little memory for one request": (
         [worker_requesting(1000, memory=4)],
         (1000,),
         9,
         3,
         1000,
     ),
-    "CPU for one serves twice the devices of one": (
+    "CPU for one request on three devices": (
         [worker_requesting(1000, cpu=4)],
         (1000, 1000, 1000),
         4,
         9,
         1000,
     ),
-    "memory for one serves twice the devices of one": (
+    "memory for one request on three devices": (
         [worker_requesting(1000, memory=4)],
         (1000, 1000, 1000),
         9,
         4,
         1000,
     ),
-    "another type's request loses it all": (
+    "request of a different type": (
         [worker_requesting(500, types=("h100",))],
         (1000,),
         9,
         9,
         1000,
     ),
-    "who asks for no GPU loses none": (
+    "request without a GPU beside one that fits": (
         [worker_requesting(0, cpu=2), worker_requesting(500)],
         (1000,),
         9,
@@ -119,66 +119,69 @@ FRAGMENTATION_CASES = {
 
 
 @pytest.mark.parametrize(
-    ("workers", "devices", "cpu", "memory", "lost"),
+    ("workers", "free_milli", "cpu", "memory", "lost"),
     FRAGMENTATION_CASES.values(),
-    ids=list(FRAGMENTATION_CASES),
+    ids=FRAGMENTATION_CASES,
 )
 def test_fragmentation_counts_gpus_that_the_request_mix_cannot_use(
-    workers: list[Worker], devices: tuple[int, ...], cpu: int, memory: int, lost: int
+    workers: list[Worker], free_milli: tuple[int, ...], cpu: int, memory: int, lost: int
 ) -> None:
     nodes = cluster("1x3", cpu_milli=9, gpu_type="a100") + cluster("1x1", gpu_type="h100")
     mix = RequestMix(Counter(shapes_of(nodes, *workers)), [81920, 81920])
 
-    assert mix.profiles[0].fragmentation(NodeFreeCapacity(devices, cpu, memory)) == lost
+    assert mix.profiles[0].fragmentation(NodeFreeCapacity(free_milli, cpu, memory)) == lost
 
 
 # ---- the whole cluster
 
 
-HALVES = [job(f"h{i}", 0.5, on=f"n3:{i % 2}") for i in range(4)]
-WHOLES = [job(f"h{i}", 1, on=f"n3:{i}") for i in range(2)]
-CPUS = [
+HALF_GPU_JOBS = [job(f"h{i}", 0.5, on=f"n3:{i % 2}") for i in range(4)]
+WHOLE_GPU_JOBS = [job(f"h{i}", 1, on=f"n3:{i}") for i in range(2)]
+FEW_CPUS = [
     Node(name="n1", devices=2, cpu_milli=4),
     Node(name="n2", devices=3, cpu_milli=12),
 ]
 
 CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] = {
-    "where halves come, half of an idle device is of more use than a tenth": (
+    "half-GPU jobs make a tenth of a GPU useless": (
         "2x1+1x2",
-        [job("x", 0.4, on="n1:0"), *HALVES, job("new", 0.5)],
+        [job("x", 0.4, on="n1:0"), *HALF_GPU_JOBS, job("new", 0.5)],
         {"binpack": "n1:0", "frag": "n2:0"},
     ),
-    "where whole ones come, an idle device is": (
+    "whole-GPU jobs need idle devices": (
         "2x1+1x2",
-        [job("x", 0.4, on="n1:0"), *WHOLES, job("new", 0.5)],
+        [job("x", 0.4, on="n1:0"), *WHOLE_GPU_JOBS, job("new", 0.5)],
         {"binpack": "n1:0", "frag": "n1:0"},
     ),
-    "no device is left without a CPU": (
-        CPUS,
+    "job leaves no device without CPU": (
+        FEW_CPUS,
         [job("new", 1, cpu_milli=4)],
         {"binpack": "n1:0", "frag": "n2:0"},
     ),
-    "nor by a gang on one node": (
-        [replace(CPUS[0], devices=3, cpu_milli=8), replace(CPUS[1], devices=4, cpu_milli=16)],
+    "gang leaves no device without CPU": (
+        [
+            replace(FEW_CPUS[0], devices=3, cpu_milli=8),
+            replace(FEW_CPUS[1], devices=4, cpu_milli=16),
+        ],
         [job("new", 1, workers=2, cpu_milli=4)],
         {"binpack": "n1:0", "frag": "n2:0"},
     ),
-    "of devices of one node the one that leaves most": (
+    "device of one node that leaves most": (
         "1x2+1x0+1x2",
-        [job("x", 0.4, on="n1:0"), *HALVES, job("new", 0.5)],
+        [job("x", 0.4, on="n1:0"), *HALF_GPU_JOBS, job("new", 0.5)],
         {"binpack": "n1:0", "frag": "n1:1"},
     ),
-    "of places that add as much binpack's": (
+    "equal growth: binpack order": (
         "2x2",
         [job("x", 0.25, on="n1:0"), job("y", 0.5, on="n2:1"), job("new", 0.5)],
         {"binpack": "n2:1", "frag": "n2:1"},
     ),
-    "a node with fewer idle devices, though more of it is free": (
+    "node with fewer idle devices": (
         "1x2+1x4",
         [*(job(f"h{i}", 0.5, on=f"n2:{i}") for i in range(3)), job("new", 1)],
         {"binpack": "n2:3", "frag": "n2:3"},
     ),
-    "of equals the first by name": (
+    "equal nodes: first by name": (
         "3x2",
         [job("new", 2)],
         {"binpack": "n1:0,1", "frag": "n1:0,1"},
@@ -187,7 +190,7 @@ CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] 
 
 
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
-@pytest.mark.parametrize(("nodes", "workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), CHOICES.values(), ids=CHOICES)
 def test_packing_policy_chooses_devices_by_fullness_or_fragmentation(
     nodes: str | list[Node],
     workloads: list[Workload],
@@ -212,7 +215,7 @@ def arrivals(snapshot: Snapshot) -> list[Workload]:
     ]
 
 
-@given(cluster_snapshot=strategies.pending(most=12))
+@given(cluster_snapshot=strategies.pending(max_workloads=12))
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
 def test_free_capacity_places_single_workers_like_the_scheduler(
     packing: Packing, cluster_snapshot: Snapshot
@@ -252,7 +255,7 @@ def test_free_capacity_places_single_workers_like_the_scheduler(
         assert places(plan).get(new.workers[0].name) == expected
 
 
-@given(snapshot=strategies.pending(most=12))
+@given(snapshot=strategies.pending(max_workloads=12))
 def test_reused_free_capacity_places_requests_like_fresh_free_capacity(
     snapshot: Snapshot,
 ) -> None:

@@ -26,9 +26,10 @@ from builders import (
     started,
     stopped,
     waits,
-    without,
+    without_workloads,
 )
-from gang_worlds import is_short, lost, troubled
+from incomplete_gangs import incomplete_gangs, is_short, lost
+from plan_effects import PlanEffects, overbooked
 from runai.hub_service.scheduler import (
     Move,
     Plan,
@@ -47,10 +48,9 @@ from runai.hub_service.scheduler import (
     milli_gpus,
 )
 from strategies import EVERY_PHASE
-from world import PlanEffects, overbooked
 
 CYCLES = 10
-SNAPSHOTS = troubled()
+SNAPSHOTS = incomplete_gangs()
 
 
 def partial_gang_violations(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _fate(worker: Worker, decision: object) -> str:
 
 
 def aged(previous_snapshot: Snapshot, next_snapshot: Snapshot) -> Snapshot:
-    """Set since when each gang lacks workers, as a cluster does."""
+    """Set the time since which each gang lacks workers, as a cluster does."""
     return replace(
         next_snapshot,
         workloads=tuple(
@@ -214,10 +214,10 @@ def unreserved(plan: Plan) -> set[str]:
 TWO_PROJECTS = [project("a", 1), project("b", 3)]
 ONE_PROJECT = [project("a", 4)]
 STOP_CAUSES: dict[str, tuple[list[Project], Workload, dict[str, Any]]] = {
-    "for another project's quota": (TWO_PROJECTS, job("claim", 1, "b"), {}),
-    "for a session of its project": (ONE_PROJECT, session("ann-claim"), {}),
-    "for a job that goes before it": (ONE_PROJECT, job("claim", priority=90), {}),
-    "for nobody, when its grace is over": (ONE_PROJECT, job("claim", 4), {"below_min_since": 900}),
+    "claim of another project within its quota": (TWO_PROJECTS, job("claim", 1, "b"), {}),
+    "session of its project": (ONE_PROJECT, session("ann-claim"), {}),
+    "job of higher priority": (ONE_PROJECT, job("claim", priority=90), {}),
+    "end of its grace period": (ONE_PROJECT, job("claim", 4), {"below_min_since": 900}),
 }
 
 
@@ -225,9 +225,9 @@ STOP_CAUSES: dict[str, tuple[list[Project], Workload, dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("workers", "minimum"),
     [("n1:0 n1:1 -", 3), ("- n1:1 n1:0", 3), ("n1:0 n1:1 - -", 3)],
-    ids=["last lost", "first lost", "elastic"],
+    ids=["last worker lost", "first worker lost", "elastic"],
 )
-@pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
+@pytest.mark.parametrize("grace", [False, True], ids=["immediate exit", "with a grace period"])
 def test_gang_stopped_while_incomplete_waits_whole(
     owners: list[Project],
     claim: Workload,
@@ -245,15 +245,18 @@ def test_gang_stopped_while_incomplete_waits_whole(
 
     plan = decide(cluster_snapshot)
 
-    assert (stopped(plan), waits(plan)["gang"]) == (runs, "stopping")
+    assert stopped(plan) == runs
+    assert waits(plan)["gang"] == "stopping"
     for _ in range(5):
         cluster_snapshot = applied(cluster_snapshot, plan, grace=grace)
         plan = decide(cluster_snapshot)
         assert not any(name.startswith("gang") for name in (*started(plan), *reserved(plan)))
-    cluster_snapshot = without(cluster_snapshot, "there-2", "there-3")
+    # Two more GPUs are idle now, enough for the gang's minimum of three workers.
+    cluster_snapshot = without_workloads(cluster_snapshot, "there-2", "there-3")
     assert {"gang-0", "gang-1", "gang-2"} <= started(decide(cluster_snapshot))
 
 
+# A worker "n1:0" runs there, and "-" is pending. The expected numbers are indexes of workers.
 @pytest.mark.parametrize(
     ("workers", "devices", "fields", "expected"),
     [
@@ -279,16 +282,16 @@ def test_gang_stopped_while_incomplete_waits_whole(
         ),
     ],
     ids=[
-        "one has lost its place: neither of the others keeps its own",
-        "one has lost its place and finds another",
-        "a minimum has places",
-        "the last has a place",
-        "of two that lack workers one has a place",
-        "of two that lack workers one has a place, the other finds one",
-        "one will want to start when it has stopped",
-        "one may be whole again when another has stopped",
-        "the grace is over, whoever stops",
-        "another finds a place, and both will start together",
+        "third worker lost its place: the others lose theirs",
+        "third worker lost its place and finds a new one",
+        "minimum has places",
+        "last missing worker has a place",
+        "one of two missing workers has a place",
+        "one of two missing workers has a place, the other finds one",
+        "stopping worker will need a place again",
+        "stopping worker may complete the gang later",
+        "grace period over while a worker stops",
+        "second missing worker finds a place beside the reserved one",
     ],
 )
 def test_gang_reservation_starts_whole_or_ends(
@@ -302,8 +305,8 @@ def test_gang_reservation_starts_whole_or_ends(
         "stopped": stopped(plan),
         "unreserved": unreserved(plan),
     }
-    assert {what: names for what, names in workers_by_action.items() if names} == {
-        what: {f"gang-{index}" for index in indexes} for what, indexes in expected.items()
+    assert {action: names for action, names in workers_by_action.items() if names} == {
+        action: {f"gang-{index}" for index in indexes} for action, indexes in expected.items()
     }
 
 
@@ -314,6 +317,7 @@ def with_last_request(gpus: float, incomplete_gang: Workload) -> Workload:
 
 
 def test_no_plan_moves_a_part_of_a_gang() -> None:
+    # The last worker of the gang fits on no node. A move of one worker would make room for "new".
     incomplete_gang = with_last_request(4, gang("n1:0 n2:0 -"))
     cluster_snapshot = snapshot(
         "2x2", [project("a", 9)], [incomplete_gang, job("new", 2)], phases=EVERY_PHASE
@@ -322,12 +326,16 @@ def test_no_plan_moves_a_part_of_a_gang() -> None:
     assert moved(decide(cluster_snapshot)) == set()
 
 
-@pytest.mark.parametrize("since", [990, 900], ids=["within its grace", "after it"])
-def test_gang_moves_its_workers_to_make_room_for_a_missing_worker(since: int) -> None:
-    incomplete_gang = with_last_request(2, gang("n1:0 n2:0 -", below_min_since=since))
+@pytest.mark.parametrize(
+    "below_min_since", [990, 900], ids=["within its grace period", "after its grace period"]
+)
+def test_gang_moves_its_workers_to_make_room_for_a_missing_worker(below_min_since: int) -> None:
+    incomplete_gang = with_last_request(2, gang("n1:0 n2:0 -", below_min_since=below_min_since))
     plan = decide(snapshot("2x2", [project("a", 9)], [incomplete_gang], phases=EVERY_PHASE))
 
-    assert (len(moved(plan)), reserved(plan), stopped(plan)) == (1, {"gang-2"}, set())
+    assert len(moved(plan)) == 1
+    assert reserved(plan) == {"gang-2"}
+    assert stopped(plan) == set()
     assert waits(plan) == {"gang": "stopping"}
 
 
@@ -336,4 +344,6 @@ def test_reserved_surplus_worker_is_dropped_before_a_running_surplus_worker_stop
     elastic = gang("reserved@n1:0 n1:1 n1:2", min_workers=2)
     plan = decide(snapshot("1x3", [project("a", 3)], [stopping_job, elastic, job("new")]))
 
-    assert (stopped(plan), unreserved(plan), reserved(plan)) == (set(), {"gang-0"}, {"new-0"})
+    assert stopped(plan) == set()
+    assert unreserved(plan) == {"gang-0"}
+    assert reserved(plan) == {"new-0"}

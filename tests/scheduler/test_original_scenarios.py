@@ -22,8 +22,8 @@ from builders import (
     started,
     stopped,
     waits,
-    with_,
-    without,
+    with_workloads,
+    without_workloads,
 )
 from runai.hub_service.scheduler import Snapshot, Start, Stop, decide
 
@@ -39,7 +39,9 @@ def bob_runs_over_his_quota() -> Snapshot:
     projects, sessions = BOB_AND_PATTY
     cluster_snapshot = settled(snapshot("1x5", projects, sessions), cycles=1)
     return settled(
-        with_(cluster_snapshot, *[job(f"bob-{i}", 1, "bob", submitted=10 + i) for i in range(6)])
+        with_workloads(
+            cluster_snapshot, *[job(f"bob-{i}", 1, "bob", submitted=10 + i) for i in range(6)]
+        )
     )
 
 
@@ -63,7 +65,9 @@ def test_bob_uses_every_idle_gpu() -> None:
 
 
 def test_patty_gets_her_two_gpus_back_from_bobs_two_newest() -> None:
-    snapshot = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
+    snapshot = with_workloads(
+        bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty")
+    )
 
     plan = decide(snapshot)
 
@@ -72,17 +76,21 @@ def test_patty_gets_her_two_gpus_back_from_bobs_two_newest() -> None:
 
 
 def test_bobs_jobs_resume_when_pattys_end() -> None:
-    snapshot = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
+    snapshot = with_workloads(
+        bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty")
+    )
     snapshot = settled(snapshot)
     assert running(snapshot) == {"bob-s", "patty-s", "bob-0", "bob-1", "p-0", "p-1"}
 
-    plan = decide(without(snapshot, "p-0", "p-1"))
+    plan = decide(without_workloads(snapshot, "p-0", "p-1"))
 
     assert started(plan) == {"bob-2-0", "bob-3-0"}
 
 
 def test_reclaimed_gpus_stay_reserved_during_the_grace_of_the_stopped_jobs() -> None:
-    snapshot = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
+    snapshot = with_workloads(
+        bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty")
+    )
 
     snapshot = applied(snapshot, decide(snapshot), grace=True)
     plan = decide(snapshot)
@@ -93,7 +101,7 @@ def test_reclaimed_gpus_stay_reserved_during_the_grace_of_the_stopped_jobs() -> 
 
 def test_second_session_of_bob_stops_his_newest_job() -> None:
     # Training uses his build GPU while it is free; his own newest job stops for his session.
-    snapshot = with_(bob_runs_over_his_quota(), session("bob-s2", 1, "bob"))
+    snapshot = with_workloads(bob_runs_over_his_quota(), session("bob-s2", 1, "bob"))
 
     plan = decide(snapshot)
 
@@ -106,14 +114,20 @@ def test_second_session_of_bob_stops_his_newest_job() -> None:
 
 def test_over_quota_job_pauses_for_a_project_within_quota_and_resumes() -> None:
     cluster_snapshot = snapshot("2x2", [project("a", 2), project("b", 2)])
-    cluster_snapshot = settled(with_(cluster_snapshot, job("a-two", 2, submitted=1)), cycles=1)
-    cluster_snapshot = settled(with_(cluster_snapshot, job("a-one", 1, submitted=2)), cycles=1)
+    cluster_snapshot = settled(
+        with_workloads(cluster_snapshot, job("a-two", 2, submitted=1)), cycles=1
+    )
+    cluster_snapshot = settled(
+        with_workloads(cluster_snapshot, job("a-one", 1, submitted=2)), cycles=1
+    )
     assert decide(cluster_snapshot).projects["a"].over_quota == 1000
-    cluster_snapshot = settled(with_(cluster_snapshot, job("b-one", 1, "b", submitted=3)), cycles=1)
+    cluster_snapshot = settled(
+        with_workloads(cluster_snapshot, job("b-one", 1, "b", submitted=3)), cycles=1
+    )
     assert running(cluster_snapshot) == {"a-two", "a-one", "b-one"}
 
     # b is owed a second GPU: a's newest job pauses, not its job of two GPUs.
-    cluster_snapshot = with_(cluster_snapshot, job("b-more", 1, "b", submitted=4))
+    cluster_snapshot = with_workloads(cluster_snapshot, job("b-more", 1, "b", submitted=4))
     plan = decide(cluster_snapshot)
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
     assert (stop.worker, stop.reason.code, stop.reason.for_) == ("a-one-0", "reclaimed", "b-more")
@@ -122,7 +136,7 @@ def test_over_quota_job_pauses_for_a_project_within_quota_and_resumes() -> None:
     assert set(waits(decide(cluster_snapshot))) == {"a-one"}
 
     # It resumes by itself when b's job ends.
-    cluster_snapshot = settled(without(cluster_snapshot, "b-more"), cycles=1)
+    cluster_snapshot = settled(without_workloads(cluster_snapshot, "b-more"), cycles=1)
     assert running(cluster_snapshot) == {"a-two", "a-one", "b-one"}
     assert waits(decide(cluster_snapshot)) == {}
 
@@ -154,10 +168,12 @@ def test_project_with_all_gpus_shrinks_to_its_share_for_a_later_queue(
 ) -> None:
     # a has all four GPUs when b's jobs arrive: a shrinks to its fair share, and no further.
     cluster_snapshot = snapshot("1x4", [project("a", quotas[0]), project("b", quotas[1])])
-    cluster_snapshot = settled(with_(cluster_snapshot, *[job(f"a-{i}", 1) for i in range(4)]))
+    cluster_snapshot = settled(
+        with_workloads(cluster_snapshot, *[job(f"a-{i}", 1) for i in range(4)])
+    )
     assert len(running(cluster_snapshot)) == 4
 
-    cluster_snapshot = with_(cluster_snapshot, *[job(f"b-{i}", 1, "b") for i in range(4)])
+    cluster_snapshot = with_workloads(cluster_snapshot, *[job(f"b-{i}", 1, "b") for i in range(4)])
     for _ in range(5):
         cluster_snapshot = settled(cluster_snapshot, cycles=1)
 
@@ -170,9 +186,10 @@ def test_project_with_all_gpus_shrinks_to_its_share_for_a_later_queue(
 
 
 def test_second_whole_gpu_job_waits_for_the_gpu_of_the_first() -> None:
-    wholes = snapshot("1x1", [project("a", 1)], [job("w1", 1), job("w2", 1)])
+    cluster_snapshot = snapshot("1x1", [project("a", 1)], [job("w1", 1), job("w2", 1)])
 
-    assert (started(decide(wholes)), waits(decide(wholes))) == ({"w1-0"}, {"w2": "behind"})
+    plan = decide(cluster_snapshot)
+    assert (started(plan), waits(plan)) == ({"w1-0"}, {"w2": "behind"})
 
 
 def test_third_half_gpu_job_waits_until_one_of_two_ends() -> None:
@@ -180,12 +197,10 @@ def test_third_half_gpu_job_waits_until_one_of_two_ends() -> None:
         "1x1", [project("a", 1)], [job("h1", 0.5), job("h2", 0.5), job("h3", 0.5)]
     )
     cluster_snapshot = settled(cluster_snapshot)
-    assert (running(cluster_snapshot), set(waits(decide(cluster_snapshot)))) == (
-        {"h1", "h2"},
-        {"h3"},
-    )
+    assert running(cluster_snapshot) == {"h1", "h2"}
+    assert set(waits(decide(cluster_snapshot))) == {"h3"}
 
-    cluster_snapshot = settled(without(cluster_snapshot, "h1"), cycles=1)
+    cluster_snapshot = settled(without_workloads(cluster_snapshot, "h1"), cycles=1)
 
     assert running(cluster_snapshot) == {"h2", "h3"}
 
@@ -193,7 +208,8 @@ def test_third_half_gpu_job_waits_until_one_of_two_ends() -> None:
 # ---- from static allocations to guaranteed quotas: four projects of eight on 32 GPUs
 
 
-def full_of(*names: str) -> Snapshot:
+def submit_forty_jobs_each(*names: str) -> Snapshot:
+    """Return the cluster of 32 GPUs after these projects have each submitted 40 one-GPU jobs."""
     owners = [project(name, 8) for name in "abcd"]
     jobs = [job(f"{name}-{i}", 1, name) for name in names for i in range(40)]
     return settled(snapshot("4x8", owners, jobs))
@@ -202,26 +218,26 @@ def full_of(*names: str) -> Snapshot:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        pytest.param("a", [32, 0, 0, 0], id="one alone has the whole cluster"),
-        pytest.param("ab", [16, 16, 0, 0], id="two have half of it each"),
+        pytest.param("a", [32, 0, 0, 0], id="one project has the whole cluster"),
+        pytest.param("ab", [16, 16, 0, 0], id="two projects have half each"),
     ],
 )
 def test_projects_with_work_share_the_gpus_of_idle_projects(
     names: str, expected: list[int]
 ) -> None:
-    shares = decide(full_of(*names)).projects
+    shares = decide(submit_forty_jobs_each(*names)).projects
 
     assert [shares[name].allocated / 1000 for name in "abcd"] == expected
 
 
 def test_every_project_reclaims_its_eight_gpus_from_an_earlier_project() -> None:
-    snapshot = full_of("a")
-    for count, name in enumerate("bcd", start=2):
+    snapshot = submit_forty_jobs_each("a")
+    for owner_count, name in enumerate("bcd", start=2):
         snapshot = settled(
-            with_(snapshot, *[job(f"{name}-{i}", 1, name) for i in range(40)]), cycles=3
+            with_workloads(snapshot, *[job(f"{name}-{i}", 1, name) for i in range(40)]), cycles=3
         )
 
         allocated = {n: s.allocated for n, s in decide(snapshot).projects.items()}
         assert sum(allocated.values()) == 32_000
-        assert all(allocated[n] >= 8000 for n in "abcd"[:count])
-        assert max(allocated.values()) - min(allocated[n] for n in "abcd"[:count]) <= 1000
+        assert all(allocated[n] >= 8000 for n in "abcd"[:owner_count])
+        assert max(allocated.values()) - min(allocated[n] for n in "abcd"[:owner_count]) <= 1000

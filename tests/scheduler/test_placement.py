@@ -14,7 +14,7 @@ from builders import (
     snapshot,
     started,
     waits,
-    with_,
+    with_workloads,
 )
 from runai.hub_service.scheduler import (
     Mib,
@@ -38,32 +38,32 @@ def place_of(snapshot: Snapshot, worker: str) -> str | None:
 
 
 PACKING = {
-    "a fraction joins the fullest device that has room": (
+    "fraction joins the fullest device with room": (
         "2x2",
         [job("x", 0.25, on="n1:0"), job("y", 0.5, on="n2:1")],
         job("new", 0.5),
         {"binpack": "n2:1", "spread": "n1:1"},
     ),
-    "a fraction that fits no shared device opens one on the fullest node": (
+    "fraction that fits no shared device": (
         "2x2",
         [job("x", 0.75, on="n1:0"), job("y", 1, on="n2:0")],
         job("new", 0.5),
         {"binpack": "n1:1", "spread": "n1:1"},
     ),
-    "a whole GPU goes to the fullest node": (
+    "whole GPU on the fullest node": (
         "2x4",
         [job("x", 2, on="n2:0,1")],
         job("new", 1),
         {"binpack": "n2:2", "spread": "n1:0"},
     ),
-    "whole GPUs go to the fullest node that has enough": (
+    "whole GPUs on the fullest node with enough": (
         "1x4+2x8",
         [job("x", 3, on="n1:0,1,2"), job("y", 4, on="n3:0,1,2,3")],
         job("new", 2),
         {"binpack": "n3:4,5", "spread": "n2:0,1"},
     ),
-    "ties go by name": ("3x2", [], job("new", 2), {"binpack": "n1:0,1", "spread": "n1:0,1"}),
-    "a job without a GPU stays off nodes with idle ones": (
+    "equal nodes: by name": ("3x2", [], job("new", 2), {"binpack": "n1:0,1", "spread": "n1:0,1"}),
+    "job without a GPU on a node without idle GPUs": (
         "1x2+1x0",
         [],
         job("new", 0),
@@ -73,19 +73,19 @@ PACKING = {
 
 
 TERMINATING_CASES = {
-    "an idle GPU is taken now": (
+    "idle GPU for one job": (
         [job("stays", 0.5, on="n1:0"), job("goes", 0.5, on="n1:0", state="stopping")],
         [job("new", 0.5)],
         {"new-0": "n1:1"},
         set(),
     ),
-    "of two halves one joins what has room, the other does not wait for what leaves": (
+    "free half and idle GPU for two jobs": (
         [job("stays", 0.25, on="n1:0"), job("goes", 0.25, on="n1:0", state="stopping")],
         [job("first", 0.5, submitted=1), job("second", 0.5, submitted=2)],
         {"first-0": "n1:0", "second-0": "n1:1"},
         set(),
     ),
-    "where there is no idle GPU, the place of who leaves is kept for it (R7)": (
+    "no idle GPU: reservation (R7)": (
         [
             job("stays", 0.5, on="n1:0"),
             job("goes", 0.5, on="n1:0", state="stopping"),
@@ -99,10 +99,10 @@ TERMINATING_CASES = {
 
 
 @pytest.mark.parametrize(
-    ("existing", "new", "expected", "waiting"), TERMINATING_CASES.values(), ids=TERMINATING_CASES
+    ("existing", "new", "expected", "reserves"), TERMINATING_CASES.values(), ids=TERMINATING_CASES
 )
 def test_fractional_job_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
-    existing: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
+    existing: list[Workload], new: list[Workload], expected: dict[str, str], reserves: set[str]
 ) -> None:
     """Packing chooses among devices that have room now; no fraction waits while a GPU is idle.
 
@@ -111,7 +111,7 @@ def test_fractional_job_never_waits_for_a_stopping_worker_while_a_gpu_is_idle(
     """
     plan = decide(snapshot("1x2", PROJECTS, [*existing, *new]))
 
-    assert (places(plan), reserved(plan)) == (expected, waiting)
+    assert (places(plan), reserved(plan)) == (expected, reserves)
 
 
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
@@ -130,8 +130,8 @@ def test_packing_policy_determines_the_node_and_the_device_of_a_new_job(
 def test_sixteen_half_gpu_jobs_fill_eight_devices_and_no_more() -> None:
     plan = decide(snapshot("1x8", PROJECTS, [job(f"h{i:02}", 0.5) for i in range(17)]))
 
-    used = [d.devices[0].device for d in plan.decisions if isinstance(d, Start)]
-    assert sorted(used) == sorted([*range(8), *range(8)])
+    used_devices = [d.devices[0].device for d in plan.decisions if isinstance(d, Start)]
+    assert sorted(used_devices) == sorted([*range(8), *range(8)])
     assert waits(plan) == {"h16": "behind"}
 
 
@@ -148,22 +148,24 @@ def test_jobs_of_0_1_and_0_2_gpus_fit_a_quota_of_0_3_gpus() -> None:
     assert waits(plan) == {"cy-1": "over_build_quota"}
 
 
-MEMORY = {
-    "memory is booked as asked for": (100, [job("m1", gpu_memory_mib=60)], 40, True),
-    "to the last MiB and no further": (100, [job("m1", gpu_memory_mib=60)], 41, False),
-    "a fraction books its part rounded down": (101, [job("f", 0.5)], 51, True),
-    "and no less": (101, [job("f", 0.5)], 52, False),
-    "nothing goes beside a whole GPU": (100, [job("w", 1)], 1, False),
-    "not on a device of unknown size": (0, [], 1, False),
+MEMORY_CASES = {
+    "memory request to the last MiB": (100, [job("m1", gpu_memory_mib=60)], 40, True),
+    "memory request one MiB too large": (100, [job("m1", gpu_memory_mib=60)], 41, False),
+    "beside a fraction, rounded down": (101, [job("f", 0.5)], 51, True),
+    "beside a fraction, one MiB too large": (101, [job("f", 0.5)], 52, False),
+    "beside a whole GPU": (100, [job("w", 1)], 1, False),
+    "device of unknown size": (0, [], 1, False),
 }
 
 
-@pytest.mark.parametrize(("size", "existing", "requested_mib", "fits"), MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize(
+    ("device_mib", "existing", "requested_mib", "fits"), MEMORY_CASES.values(), ids=MEMORY_CASES
+)
 def test_memory_request_fits_only_beside_the_booked_memory(
-    size: int, existing: list[Workload], requested_mib: int, *, fits: bool
+    device_mib: int, existing: list[Workload], requested_mib: int, *, fits: bool
 ) -> None:
     cluster_snapshot = snapshot(
-        cluster("1x1", memory_mib=size),
+        cluster("1x1", memory_mib=device_mib),
         PROJECTS,
         [*existing, job("new", gpu_memory_mib=requested_mib)],
     )
@@ -181,19 +183,20 @@ def test_fractional_jobs_exceed_no_whole_gpu_even_if_device_memory_is_free() -> 
 
 
 def test_memory_requests_are_charged_to_the_quota_rounded_up() -> None:
-    cluster_snapshot = snapshot(
+    # The quota of 0.25 GPUs is 256 of the device's 1024 MiB.
+    within_quota = snapshot(
         cluster("1x1", memory_mib=1024),
         [project("a", 0.25)],
         [session("ana-1", gpu_memory_mib=256)],
     )
-    more = snapshot(
+    over_quota = snapshot(
         cluster("1x1", memory_mib=1024),
         [project("a", 0.25)],
         [session("ana-1", gpu_memory_mib=257)],
     )
 
-    assert decide(cluster_snapshot).projects["a"].allocated == 250
-    assert waits(decide(more)) == {"ana-1": "over_build_quota"}
+    assert decide(within_quota).projects["a"].allocated == 250
+    assert waits(decide(over_quota)) == {"ana-1": "over_build_quota"}
 
 
 def test_fractional_request_on_several_devices_uses_distinct_devices() -> None:
@@ -326,47 +329,47 @@ def test_child_project_uses_only_the_node_types_of_its_parent() -> None:
 
 
 CAPS = {
-    "Q1: the build quota is the quota": (
+    "Q1: default build quota": (
         [project("a", 1)],
         [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
         {"bo-1": "over_build_quota"},
     ),
-    "Q1: or what it was set to": (
+    "Q1: build quota below the quota": (
         [project("a", 3, build=1)],
         [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
         {"bo-1": "over_build_quota"},
     ),
-    "Q1: but never above the quota": (
+    "Q1: build quota above the quota": (
         [project("a", 1, build=3)],
         [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
         {"bo-1": "over_build_quota"},
     ),
-    "Q1: training does not count": (
+    "Q1: jobs do not count": (
         [project("a", 1)],
         [job("j", 2, on="n1:0,1"), session("bo-1", 1)],
         {},
     ),
-    "Q1: at every level": (
+    "Q1: build quota of the parent": (
         [project("p", 1), project("a", 1, parent="p"), project("b", 1, parent="p")],
         [session("ana-1", 1, on="n1:0"), session("bo-1", 1, "b")],
         {"bo-1": "over_build_quota"},
     ),
-    "Q3: the limit caps training too": (
+    "Q3: limit for jobs": (
         [project("a", 1, limit=2)],
         [job("j", 2, on="n1:0,1"), job("k", 0.5)],
         {"k": "over_limit"},
     ),
-    "Q3: at every level": (
+    "Q3: limit of the parent": (
         [project("p", 1, limit=2), project("a", 2, parent="p"), project("b", 0, parent="p")],
         [job("j", 2, on="n1:0,1"), job("k", 1, "b")],
         {"k": "over_limit"},
     ),
-    "Q3: work without GPUs is never over a limit": (
+    "Q3: job without a GPU": (
         [project("a", 0, limit=0)],
         [job("k", 0)],
         {},
     ),
-    "Q5: a preemptible session may go over quota": (
+    "Q5: preemptible session over quota": (
         [project("a", 0)],
         [session("ana-1", 1, preemptible=True)],
         {},
@@ -389,7 +392,7 @@ def test_never_lent_gpus_stay_idle_for_their_owner() -> None:
     assert started(plan) == {"b0-0", "b1-0"}
     assert waits(plan) == {"b2": "held_for", "b3": "held_for"}
 
-    with_login = with_(cluster_snapshot, session("ana-1", 1))
+    with_login = with_workloads(cluster_snapshot, session("ana-1", 1))
     assert started(decide(with_login)) == {"ana-1-0", "b0-0", "b1-0"}
 
 

@@ -34,7 +34,7 @@ from runai.hub_service.scheduler import (
 from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
 from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
 
-WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")
+REASON = Reason(code="reclaimed", rule="R2", text="because", for_="w")
 DEVICES = (DeviceShare(3, MilliGpu(1000)), DeviceShare(4, MilliGpu(1000)))
 EXPLANATION = Explanation(
     ahead=("v",),
@@ -58,9 +58,9 @@ EXPLANATION = Explanation(
 PLAN = Plan(
     decisions=(
         Unreserve(workload="z", worker="z-0"),
-        Stop(workload="b", worker="b-0", reason=WHY),
-        Move(workload="e", worker="e-0", node="n", devices=DEVICES, reason=WHY),
-        Resize(workload="r", worker="r-0", node="n", devices=DEVICES, reason=WHY),
+        Stop(workload="b", worker="b-0", reason=REASON),
+        Move(workload="e", worker="e-0", node="n", devices=DEVICES, reason=REASON),
+        Resize(workload="r", worker="r-0", node="n", devices=DEVICES, reason=REASON),
         Start(workload="p", worker="p-0", node="n", devices=DEVICES),
         Start(workload="cpu", worker="cpu-0", node="n"),
         Reserve(workload="q", worker="q-0", node="n", devices=DEVICES, waits_for=("b-0",)),
@@ -119,7 +119,7 @@ EXPLANATIONS = st.builds(
 
 @given(EXPLANATIONS)
 def test_explanation_is_unchanged_by_a_json_round_trip(explanation: Explanation) -> None:
-    wait = Wait(workload="w", reason=WHY, position=1, explanation=explanation)
+    wait = Wait(workload="w", reason=REASON, position=1, explanation=explanation)
     plan = Plan(decisions=(wait,))
 
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
@@ -127,21 +127,22 @@ def test_explanation_is_unchanged_by_a_json_round_trip(explanation: Explanation)
 
 def test_plan_json_has_the_documented_format() -> None:
     written = plan_to_json(PLAN)
+    stop, start, reserve = (written["decisions"][index] for index in (1, 5, 6))
 
-    assert written["decisions"][1] == {
+    assert stop == {
         "kind": "stop",
         "workload": "b",
         "worker": "b-0",
         "reason": {"code": "reclaimed", "rule": "R2", "for": "w", "text": "because"},
     }
-    assert written["decisions"][5] == {
+    assert start == {
         "kind": "start",
         "workload": "cpu",
         "worker": "cpu-0",
         "node": "n",
         "devices": [],
     }
-    assert written["decisions"][6]["devices"][0] == {"device": 3, "gpus": 1}
+    assert reserve["devices"][0] == {"device": 3, "gpus": 1}
     assert written["projects"] == {
         "b": {"quota": None, "fair_share": 0.5, "allocated": 0, "over_quota": 0}
     }
@@ -165,14 +166,14 @@ def test_plan_json_has_the_documented_format() -> None:
     ids=["unknown kind", "missing field"],
 )
 def test_invalid_plan_json_is_refused_with_its_cause(document: object, message: str) -> None:
-    with pytest.raises(InvalidSnapshot) as caught:
+    with pytest.raises(InvalidSnapshot) as error:
         plan_from_json(document)
 
-    assert str(caught.value) == message
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "message"),
     [
         ({"kind": "sell"}, "a kind must be one of end, set, ask, consolidate, not 'sell'"),
         (
@@ -184,14 +185,15 @@ def test_invalid_plan_json_is_refused_with_its_cause(document: object, message: 
             "set quota: value must be a number of GPUs from 0 upwards, not -1",
         ),
     ],
+    ids=["unknown kind", "unknown setting", "negative value"],
 )
 def test_invalid_counterfactual_change_in_plan_json_is_named_in_the_error(
-    change: dict[str, object], text: str
+    change: dict[str, object], message: str
 ) -> None:
     written = plan_to_json(PLAN)
     written["decisions"][-1]["explanation"]["counterfactuals"][0]["changes"] = [change]
 
-    with pytest.raises(InvalidSnapshot) as refused:
+    with pytest.raises(InvalidSnapshot) as error:
         plan_from_json(written)
 
-    assert text in str(refused.value)
+    assert message in str(error.value)

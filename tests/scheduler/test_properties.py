@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import builders
 import strategies
-from builders import applied, job, session, settled, waits, with_
+from builders import applied, job, session, settled, waits, with_workloads
+from plan_effects import add, decide_and_note, device_count, fits_somewhere, overbooked, quota_of
 from runai.hub_service.scheduler import (
     Move,
     Plan,
@@ -28,7 +29,6 @@ from runai.hub_service.scheduler import (
 )
 from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
-from world import add, decide_and_note, device_count, fits_somewhere, overbooked, quota_of
 
 SNAPSHOTS = strategies.snapshots()
 
@@ -357,46 +357,52 @@ def test_workload_within_quota_never_waits_if_one_reclaimable_victim_makes_room(
 
 
 @given(
-    builds=st.lists(st.integers(0, 3), min_size=2, max_size=3),
-    over=st.integers(0, 3),
-    jobs=st.lists(st.integers(0, 2), max_size=12),
+    build_quotas=st.lists(st.integers(0, 3), min_size=2, max_size=3),
+    spare_gpus=st.integers(0, 3),
+    job_owners=st.lists(st.integers(0, 2), max_size=12),
     data=st.data(),
 )
 def test_sessions_within_the_build_quotas_always_start(
-    builds: list[int], over: int, jobs: list[int], data: st.DataObject
+    build_quotas: list[int], spare_gpus: int, job_owners: list[int], data: st.DataObject
 ) -> None:
     # The cluster can honour all quotas, training runs wherever it fits, and all users log in.
-    owners = [builders.project(f"p{i}", quota) for i, quota in enumerate(builds)]
-    running = [job(f"j{n}", 1, f"p{i % len(builds)}") for n, i in enumerate(jobs)]
-    snapshot = settled(builders.snapshot(f"1x{sum(builds) + over}", owners, running), seconds=0)
+    owners = [builders.project(f"p{i}", quota) for i, quota in enumerate(build_quotas)]
+    running = [job(f"j{n}", 1, f"p{i % len(build_quotas)}") for n, i in enumerate(job_owners)]
+    snapshot = settled(
+        builders.snapshot(f"1x{sum(build_quotas) + spare_gpus}", owners, running), seconds=0
+    )
     login_projects = data.draw(
-        st.permutations([i for i, quota in enumerate(builds) for _ in range(quota)])
+        st.permutations([i for i, quota in enumerate(build_quotas) for _ in range(quota)])
     )
 
     logins = [session(f"u{n}-s", 1, f"p{i}") for n, i in enumerate(login_projects)]
-    snapshot = settled(with_(snapshot, *logins), cycles=3, seconds=0)
+    snapshot = settled(with_workloads(snapshot, *logins), cycles=3, seconds=0)
 
     assert {login.name for login in logins} <= builders.running(snapshot)
 
 
 @given(
-    owned=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=4),
-    over=st.integers(0, 2),
-    first=st.lists(st.integers(0, 3), max_size=8),
-    late=st.lists(st.integers(0, 3), max_size=8),
+    quotas=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=4),
+    spare_gpus=st.integers(0, 2),
+    first_owners=st.lists(st.integers(0, 3), max_size=8),
+    late_owners=st.lists(st.integers(0, 3), max_size=8),
 )
-@example(owned=[(1, True), (1, False), (0, False)], over=0, first=[2], late=[1])
+@example(
+    quotas=[(1, True), (1, False), (0, False)], spare_gpus=0, first_owners=[2], late_owners=[1]
+)
 def test_project_gets_its_quota_despite_gpus_that_are_never_lent(
-    owned: list[tuple[int, bool]], over: int, first: list[int], late: list[int]
+    quotas: list[tuple[int, bool]], spare_gpus: int, first_owners: list[int], late_owners: list[int]
 ) -> None:
     owners = [
         builders.project(f"p{i}", quota, never_lent=quota * never_lends)
-        for i, (quota, never_lends) in enumerate(owned)
+        for i, (quota, never_lends) in enumerate(quotas)
     ]
-    size = max(1, sum(quota for quota, _ in owned) + over)
-    running = [job(f"j{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(first)]
+    size = max(1, sum(quota for quota, _ in quotas) + spare_gpus)
+    running = [job(f"j{n}", 1, f"p{i % len(quotas)}") for n, i in enumerate(first_owners)]
     snapshot = settled(builders.snapshot(f"1x{size}", owners, running), seconds=0)
-    snapshot = with_(snapshot, *(job(f"k{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(late)))
+    snapshot = with_workloads(
+        snapshot, *(job(f"k{n}", 1, f"p{i % len(quotas)}") for n, i in enumerate(late_owners))
+    )
     snapshot = settled(snapshot, cycles=4, seconds=0)
 
     runs = builders.running(snapshot)
@@ -417,7 +423,7 @@ def is_settled(plan: Plan) -> bool:
     return not any(isinstance(d, Stop | Move | Resize | Reserve | Start) for d in plan.decisions)
 
 
-@pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
+@pytest.mark.parametrize("grace", [False, True], ids=["immediate exit", "with a grace period"])
 @given(snapshot=SNAPSHOTS)
 def test_plans_make_no_more_decisions_after_a_few_cycles(
     snapshot: Snapshot, *, grace: bool

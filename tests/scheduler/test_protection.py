@@ -18,7 +18,7 @@ from builders import (
 from runai.hub_service.scheduler import Workload, decide
 
 
-def full(
+def fill_node(
     owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
 ) -> list[Workload]:
     """Fill a node with one-GPU jobs, the oldest first."""
@@ -29,16 +29,16 @@ def full(
 
 
 @pytest.mark.parametrize(
-    ("since", "expected"),
+    ("started", "expected"),
     [(900, {"a1-0"}), (950, set()), (None, {"a1-0"})],
-    ids=["ran long enough", "too young", "nobody knows since when"],
+    ids=["ran long enough", "too young", "unknown start"],
 )
 def test_reclaim_spares_a_job_within_its_minimum_run_time(
-    since: int | None, expected: set[str]
+    started: int | None, expected: set[str]
 ) -> None:
     projects = [project("a", 0, min_runtime=100), project("b", 1)]
 
-    plan = decide(snapshot("1x2", projects, [*full(started=since), job("new", project="b")]))
+    plan = decide(snapshot("1x2", projects, [*fill_node(started=started), job("new", project="b")]))
 
     assert stopped(plan) == expected
 
@@ -57,17 +57,17 @@ def test_minimum_run_time_of_a_department_protects_jobs_of_its_projects() -> Non
         project("b", 1),
     ]
 
-    plan = decide(snapshot("1x2", projects, [*full(started=950), job("new", project="b")]))
+    plan = decide(snapshot("1x2", projects, [*fill_node(started=950), job("new", project="b")]))
 
     assert waits(plan) == {"new": "protected"}
 
 
 HOUR = 3600
 PAUSE_TIMES = {
-    "as often as it may": ((2000, 3000), set()),
-    "once less": ((3000,), {"a1-0"}),
-    "long ago": ((10, 20, 3000), {"a1-0"}),
-    "what the clock says is to come does not count": ((3000, 9000), {"a1-0"}),
+    "two pauses within the hour": ((2000, 3000), set()),
+    "one pause within the hour": ((3000,), {"a1-0"}),
+    "two pauses more than an hour ago": ((10, 20, 3000), {"a1-0"}),
+    "pause in the future": ((3000, 9000), {"a1-0"}),
 }
 
 
@@ -76,13 +76,14 @@ def test_job_is_not_paused_more_often_than_the_hourly_limit(
     pauses: tuple[int, ...], expected: set[str]
 ) -> None:
     projects = [project("a", 0), project("b", 1)]
-    jobs = [*full(pauses=pauses), job("new", project="b")]
+    jobs = [*fill_node(pauses=pauses), job("new", project="b")]
     cluster_snapshot = snapshot("1x2", projects, jobs, now=HOUR + 100, max_pauses_per_hour=2)
 
     plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
     if not expected:
+        # The pause at 2000 counts until 5600, and it is 3700 now.
         assert sentence(plan, "new") == (
             "the jobs that may be paused for it are in their minimum run time, for 32 minutes more"
         )
@@ -100,7 +101,7 @@ def test_reclaim_stops_a_never_paused_job_before_a_job_at_its_pause_limit() -> N
 def test_pause_limit_of_zero_stops_no_job() -> None:
     projects = [project("a", 0), project("b", 1)]
     cluster_snapshot = snapshot(
-        "1x2", projects, [*full(), job("new", 1, "b")], max_pauses_per_hour=0
+        "1x2", projects, [*fill_node(), job("new", 1, "b")], max_pauses_per_hour=0
     )
 
     assert stopped(decide(cluster_snapshot)) == set()
@@ -119,7 +120,7 @@ def test_pause_limit_does_not_protect_surplus_workers() -> None:
 
 def test_plan_stops_at_most_max_evictions_and_the_next_plan_continues() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
-    jobs = [*full("a", 4), *[job(f"b{n}", 1, "b") for n in range(4)]]
+    jobs = [*fill_node("a", 4), *[job(f"b{n}", 1, "b") for n in range(4)]]
     cluster_snapshot = snapshot("1x4", projects, jobs, max_evictions=3)
 
     plan = decide(cluster_snapshot)
@@ -135,7 +136,7 @@ def test_plan_stops_at_most_max_evictions_and_the_next_plan_continues() -> None:
 
 def test_gang_that_needs_more_than_max_evictions_stops_no_job() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
-    jobs = [*full("a", 4), job("gang", 1, "b", workers=4), job("small", 1, "b")]
+    jobs = [*fill_node("a", 4), job("gang", 1, "b", workers=4), job("small", 1, "b")]
 
     plan = decide(snapshot("1x4", projects, jobs, max_evictions=3))
 

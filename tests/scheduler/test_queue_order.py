@@ -8,7 +8,7 @@ from builders import job, project, session, snapshot, started, waits
 from runai.hub_service.scheduler import Project, Workload, decide
 
 ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
-    "O1: who stays within quota": (
+    "O1: project within quota first": (
         [project("a", 0), project("b", 1)],
         [job("a1"), job("b1", project="b")],
         "b1",
@@ -18,7 +18,7 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
         [job("a1"), job("b1", project="b")],
         "b1",
     ),
-    "O1: quota goes before priority": (
+    "O1: quota before priority": (
         [project("a", 1), project("b", 0, priority=200)],
         [job("a1"), job("b1", project="b")],
         "a1",
@@ -28,7 +28,7 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
         [job("a1"), job("b1", project="b")],
         "b1",
     ),
-    "O1: with the workload, whatever it holds without it": (
+    "O1: share with the workload, not the share held": (
         [project("a", 1), project("b", 4)],
         [job("runs", project="b", on="n2:0"), job("a1"), job("b1", project="b")],
         "b1",
@@ -43,7 +43,7 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
         [job("a1", 0.5), job("b1", project="b")],
         "b1",
     ),
-    "O1: of two without any share who holds less": (
+    "O1: fewer GPUs of two projects without a share": (
         [project("a", 0, weight=0), project("b", 0, weight=0)],
         [job("runs", on="n2:0"), job("a1"), job("b1", project="b")],
         "b1",
@@ -58,7 +58,7 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
         [job("b1", project="b"), job("a1")],
         "a1",
     ),
-    "O2: a session before a job of higher priority": (
+    "O2: session before a job of higher priority": (
         [project("a", 1)],
         [job("j", priority=100), session("ana-1", priority=1)],
         "ana-1",
@@ -87,13 +87,14 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
 def test_last_gpu_goes_to_the_first_workload_in_queue_order(
     projects: list[Project], workloads: list[Workload], expected: str
 ) -> None:
+    # One GPU is idle: a job "runs", if there is one, fills the second node.
     nodes = "2x1" if any(workload.name == "runs" for workload in workloads) else "1x1"
 
     assert started(decide(snapshot(nodes, projects, workloads))) == {f"{expected}-0"}
 
 
 def test_projects_tied_with_the_next_workload_are_ordered_by_their_share_without_it() -> None:
-    # a would be at 3 of 3, b at 2 of 2: equal; without it a is at 2/3, b at 0.
+    # With its next job a holds 3 of 3 GPUs and b 2 of 2: equal. Without, a has 2/3 and b nothing.
     cluster_snapshot = snapshot(
         "1x4",
         [project("a", 3), project("b", 2)],
@@ -147,6 +148,7 @@ def test_minimum_workers_of_all_jobs_start_before_surplus_workers() -> None:
 
     plan = decide(snapshot("1x4", [project("a", 4)], jobs))
 
+    # Four GPUs: one for each job, and the last for a surplus worker.
     assert started(plan) == {"e1-0", "e2-0", "late-0", "e1-1"}
 
 

@@ -20,7 +20,7 @@ from builders import (
     snapshot,
     started,
     stopped,
-    table,
+    typed_project,
     waits,
 )
 from runai.hub_service.scheduler import (
@@ -32,7 +32,7 @@ from runai.hub_service.scheduler import (
     oversubscribed,
 )
 
-NODES = [
+A100_T4_NODES = [
     Node(name="n1", devices=4, gpu_type="a100"),
     Node(name="n2", devices=4, gpu_type="t4"),
 ]
@@ -45,21 +45,21 @@ def single_gpu_jobs(count: int, owner: str, node: str, *, first: int = 0) -> lis
     ]
 
 
-X = table("x", {"a100": 2, "*": 2})
-Y = table("y", {"a100": 2, "*": 2})
+X_2_EACH = typed_project("x", {"a100": 2, "*": 2})
+Y_2_EACH = typed_project("y", {"a100": 2, "*": 2})
 
 
 # ---- S, R2: a guarantee of a type is honoured by reclaiming on that type
 
 
 RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
-    "who is over on a type gives back there, though it is within its sum": (
-        [X, Y],
+    "victim over its quota of the type, within its sum": (
+        [X_2_EACH, Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
-    "who is within on a type keeps it, though it is over elsewhere": (
-        [X, Y],
+    "rival within its quota of the type, over on the others": (
+        [X_2_EACH, Y_2_EACH],
         [
             *single_gpu_jobs(2, "x", "n1"),
             *single_gpu_jobs(4, "x", "n2"),
@@ -68,8 +68,8 @@ RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         set(),
     ),
-    "and gives back where it is over": (
-        [X, Y],
+    "victim over its quota of other types": (
+        [X_2_EACH, Y_2_EACH],
         [
             *single_gpu_jobs(2, "x", "n1"),
             *single_gpu_jobs(4, "x", "n2"),
@@ -77,51 +77,49 @@ RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         {"x-n2-2-0", "x-n2-3-0"},
     ),
-    "a type that is named has no part in any other": (
-        [table("x", {"a100": 0, "*": 4}), Y],
+    "zero quota of the type beside a quota of others": (
+        [typed_project("x", {"a100": 0, "*": 4}), Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
-    "a table without any other guarantees nothing of the rest": (
-        [table("x", {"a100": 4}), Y],
+    "table without an entry for other types": (
+        [typed_project("x", {"a100": 4}), Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n2"), requesting("t4", job("new", 2, "y"))],
         {"x-n2-2-0", "x-n2-3-0"},
     ),
-    "an unlimited entry is never over its quota": (
-        [table("x", {"a100": None}), Y],
+    "unlimited quota of the type": (
+        [typed_project("x", {"a100": None}), Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         set(),
     ),
-    "a project with one number is judged as a whole": (
-        [project("x", 4), Y],
+    "victim with one quota for all types, within it": (
+        [project("x", 4), Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         set(),
     ),
-    "and takes back what is over of a type": (
-        [X, project("y", 4)],
+    "claimant with one quota for all types": (
+        [X_2_EACH, project("y", 4)],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 2, "y"))],
         {"x-n1-2-0", "x-n1-3-0"},
     ),
-    "whoever may use both types takes back where its quota has room": (
-        [X, Y],
+    "claimant of any type with quota left on a100": (
+        [X_2_EACH, Y_2_EACH],
         [*single_gpu_jobs(4, "x", "n1"), *single_gpu_jobs(4, "y", "n2"), job("new", 1, "y")],
         {"x-n1-3-0"},
     ),
-    "a priority goes first within a part": (
-        [table("x", {"a100": 4})],
+    "claimant of higher priority in the same project": (
+        [typed_project("x", {"a100": 4})],
         [*single_gpu_jobs(4, "x", "n1"), requesting("a100", job("new", 1, "x", priority=90))],
         {"x-n1-3-0"},
     ),
 }
 
 
-@pytest.mark.parametrize(
-    ("projects", "workloads", "expected"), RECLAIMS.values(), ids=list(RECLAIMS)
-)
+@pytest.mark.parametrize(("projects", "workloads", "expected"), RECLAIMS.values(), ids=RECLAIMS)
 def test_quota_of_a_gpu_type_is_reclaimed_on_that_type(
     projects: list[Project], workloads: list[Workload], expected: set[str]
 ) -> None:
-    cluster_snapshot = snapshot(NODES, projects, workloads, quota_moves=False)
+    cluster_snapshot = snapshot(A100_T4_NODES, projects, workloads, quota_moves=False)
     plan = decide(cluster_snapshot)
 
     assert stopped(plan) == expected
@@ -130,30 +128,29 @@ def test_quota_of_a_gpu_type_is_reclaimed_on_that_type(
 
 
 def test_plan_reports_the_sum_of_a_quota_table() -> None:
-    plan = decide(snapshot(NODES, [X, Y], [requesting("a100", job("new", 3, "x"))]))
+    plan = decide(
+        snapshot(A100_T4_NODES, [X_2_EACH, Y_2_EACH], [requesting("a100", job("new", 3, "x"))])
+    )
 
     share = plan.projects["x"]
-    assert (share.quota, share.fair_share, share.allocated, share.over_quota) == (
-        4000,
-        3000,
-        3000,
-        0,
-    )
+    assert share.quota == 4000  # 2 a100 and 2 of other types
+    assert share.fair_share == share.allocated == 3000
+    assert share.over_quota == 0
 
 
 SHARES: dict[str, tuple[list[Project], list[Workload], dict[str, int]]] = {
-    "types that all quotas tell apart are shared apart": (
-        [X, Y],
+    "types named by all tables are shared separately": (
+        [X_2_EACH, Y_2_EACH],
         [requesting("a100", job("x-1", 4, "x")), requesting("t4", job("y-1", 4, "y"))],
         {"x": 4000, "y": 4000},
     ),
-    "no share is larger than what there is of a type": (
-        [X, project("y", 0, weight=1)],
+    "share limited to the GPUs of the type": (
+        [X_2_EACH, project("y", 0, weight=1)],
         [requesting("a100", job("x-1", 4, "x", workers=2)), job("y-1", 1, "y")],
         {"x": 4000, "y": 1000},
     ),
-    "surplus of a type goes by the weights that tables give it": (
-        [table("x", {"a100": 3}, weight=3), table("y", {"a100": 1}, weight=1)],
+    "surplus of a type by weight": (
+        [typed_project("x", {"a100": 3}, weight=3), typed_project("y", {"a100": 1}, weight=1)],
         [
             requesting("a100", job("x-1", 4, "x", workers=2)),
             requesting("a100", job("y-1", 4, "y", workers=2)),
@@ -163,11 +160,11 @@ SHARES: dict[str, tuple[list[Project], list[Workload], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("projects", "workloads", "expected"), SHARES.values(), ids=list(SHARES))
+@pytest.mark.parametrize(("projects", "workloads", "expected"), SHARES.values(), ids=SHARES)
 def test_fair_shares_are_divided_by_gpu_type(
     projects: list[Project], workloads: list[Workload], expected: dict[str, int]
 ) -> None:
-    plan = decide(snapshot(NODES, projects, workloads))
+    plan = decide(snapshot(A100_T4_NODES, projects, workloads))
 
     assert {name: share.fair_share for name, share in plan.projects.items()} == expected
 
@@ -176,12 +173,12 @@ def test_fair_shares_are_divided_by_gpu_type(
 
 
 def test_project_within_its_quota_of_the_type_starts_first() -> None:
+    # Two a100 are idle. x holds its quota of two a100; y holds four t4, and nothing of a100.
     cluster_snapshot = snapshot(
-        NODES,
-        [X, Y],
+        A100_T4_NODES,
+        [X_2_EACH, Y_2_EACH],
         [
             *single_gpu_jobs(2, "x", "n1"),
-            # y holds more in all, but nothing of this type.
             *single_gpu_jobs(4, "y", "n2"),
             requesting("a100", job("x-new", 2, "x")),
             requesting("a100", job("y-new", 2, "y")),
@@ -194,42 +191,42 @@ def test_project_within_its_quota_of_the_type_starts_first() -> None:
 # ---- workloads that may use several types
 
 
-CHOICES: dict[str, tuple[list[Workload], dict[str, str]]] = {
-    "any other first": ([job("g", 1, "x")], {"g-0": "n2:0"}),
-    "beyond its quota where GPUs are idle": (
+PLACES: dict[str, tuple[list[Workload], dict[str, str]]] = {
+    "other GPUs first": ([job("g", 1, "x")], {"g-0": "n2:0"}),
+    "idle GPUs of a100, over its quota of others": (
         [*single_gpu_jobs(3, "x", "n2"), job("g", 2, "x")],
         {"g-0": "n1:0,1"},
     ),
-    "a gang stays on one side of the table": (
+    "gang on one type": (
         [*single_gpu_jobs(2, "y", "n2"), job("g", 1, "x", workers=3)],
         {"g-0": "n1:0", "g-1": "n1:1", "g-2": "n1:2"},
     ),
-    "each on its own where the other is full": (
+    "jobs on either type until both are full": (
         [job(f"g{i}", 2, "x") for i in range(5)],
         {"g0-0": "n2:0,1", "g1-0": "n1:0,1", "g2-0": "n2:2,3", "g3-0": "n1:2,3"},
     ),
-    "where it has a place, though more is idle elsewhere": (
+    "a100, because idle fractions of t4 are too small": (
         [
             *[job(f"h{i}", 0.75, "y", on=f"n2:{i}") for i in range(4)],
             job("g", 0.5, "x"),
         ],
         {"g-0": "n1:0"},
     ),
-    "without a GPU anywhere": ([*single_gpu_jobs(4, "x", "n2"), job("g", 0, "x")], {"g-0": "n2:"}),
+    "job without a GPU": ([*single_gpu_jobs(4, "x", "n2"), job("g", 0, "x")], {"g-0": "n2:"}),
 }
 
 
-@pytest.mark.parametrize(("workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
+@pytest.mark.parametrize(("workloads", "expected"), PLACES.values(), ids=PLACES)
 def test_workload_that_may_use_several_gpu_types_is_placed_on_one(
     workloads: list[Workload], expected: dict[str, str]
 ) -> None:
-    assert places(decide(snapshot(NODES, [X, Y], workloads))) == expected
+    assert places(decide(snapshot(A100_T4_NODES, [X_2_EACH, Y_2_EACH], workloads))) == expected
 
 
 def test_sessions_stay_within_the_build_quota_of_the_type_and_of_the_project() -> None:
     cluster_snapshot = snapshot(
-        NODES,
-        [table("x", {"a100": 1, "*": 3}, build=3)],
+        A100_T4_NODES,
+        [typed_project("x", {"a100": 1, "*": 3}, build=3)],
         [
             requesting("a100", session("ana-1", 1, "x")),
             requesting("a100", session("bo-1", 1, "x")),
@@ -245,8 +242,8 @@ def test_sessions_stay_within_the_build_quota_of_the_type_and_of_the_project() -
 
 def test_wait_reason_with_a_quota_table_names_the_type_and_the_numbers() -> None:
     cluster_snapshot = snapshot(
-        NODES,
-        [table("x", {"a100": 2, "*": 2}), table("y", {"a100": 2})],
+        A100_T4_NODES,
+        [typed_project("x", {"a100": 2, "*": 2}), typed_project("y", {"a100": 2})],
         [
             requesting("a100", session("ana-1", 2, "x", on="n1:0,1")),
             requesting("a100", session("bo-1", 1, "x")),
@@ -270,31 +267,34 @@ def test_wait_reason_with_a_quota_table_names_the_type_and_the_numbers() -> None
 
 def test_project_limit_covers_all_gpu_types_together() -> None:
     cluster_snapshot = snapshot(
-        NODES,
-        [table("x", {"a100": 2, "*": 2}, limit=3)],
+        A100_T4_NODES,
+        [typed_project("x", {"a100": 2, "*": 2}, limit=3)],
         [requesting("a100", job("j1", 2, "x")), requesting("t4", job("j2", 2, "x"))],
     )
 
+    # Two GPUs of each job exceed the limit of three, although each quota has room.
     assert waits(decide(cluster_snapshot)) == {"j2": "over_limit"}
 
 
 def test_quota_table_of_a_parent_counts_as_its_sum() -> None:
     cluster_snapshot = snapshot(
-        NODES, [table("lab", {"a100": 1, "*": 2}), project("x", 5, parent="lab")]
+        A100_T4_NODES, [typed_project("lab", {"a100": 1, "*": 2}), project("x", 5, parent="lab")]
     )
 
     assert decide(cluster_snapshot).projects["lab"].quota == 3000
 
 
 def test_request_for_a_missing_gpu_type_waits_with_no_such_node() -> None:
-    cluster_snapshot = snapshot(NODES, [X], [requesting("h100", job("new", 1, "x"))])
+    cluster_snapshot = snapshot(A100_T4_NODES, [X_2_EACH], [requesting("h100", job("new", 1, "x"))])
 
     assert waits(decide(cluster_snapshot)) == {"new": "no_such_node"}
 
 
 def test_oversubscribed_quota_of_a_gpu_type_is_reported() -> None:
-    nodes = [*NODES, Node(name="old", devices=1, gpu_type="k80")]
-    cluster_snapshot = snapshot(nodes, [table("x", {"a100": 3}), table("y", {"a100": 2, "*": 1})])
+    nodes = [*A100_T4_NODES, Node(name="old", devices=1, gpu_type="k80")]
+    cluster_snapshot = snapshot(
+        nodes, [typed_project("x", {"a100": 3}), typed_project("y", {"a100": 2, "*": 1})]
+    )
 
     assert oversubscribed(cluster_snapshot) == (
         "the quotas of a100 add up to 5 GPUs, but the cluster has 4 GPUs of them",
@@ -304,8 +304,8 @@ def test_oversubscribed_quota_of_a_gpu_type_is_reported() -> None:
 # ---- R1, R2, R10: a claim takes victims on every type that it may use
 
 
-AB = [Node(name="n1", devices=2, gpu_type="a"), Node(name="n2", devices=2, gpu_type="b")]
-BUSY_A = job("high", 2, "x", on="n1:0,1", priority=80)
+A_B_NODES = [Node(name="n1", devices=2, gpu_type="a"), Node(name="n2", devices=2, gpu_type="b")]
+JOB_ON_A = job("high", 2, "x", on="n1:0,1", priority=80)
 
 
 def claim_on_types(*gpu_types: str, **fields: Any) -> Workload:
@@ -314,25 +314,25 @@ def claim_on_types(*gpu_types: str, **fields: Any) -> Workload:
 
 
 SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
-    "preempted on the second type": (
-        [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
+    "preemption on the second type": (
+        [JOB_ON_A, job("low", 2, "x", on="n2:0,1", priority=10)],
         claim_on_types("a", "b"),
         "stop",
         {"low-0"},
     ),
-    "preempted on any type": (
-        [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
+    "preemption for a claim on any type": (
+        [JOB_ON_A, job("low", 2, "x", on="n2:0,1", priority=10)],
         claim_on_types(),
         "stop",
         {"low-0"},
     ),
-    "reclaimed on the second type": (
-        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+    "reclaim on the second type": (
+        [JOB_ON_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
         claim_on_types("a", "b"),
         "stop",
         {"y1-0"},
     ),
-    "reclaimed behind a notebook on the first type": (
+    "reclaim on the second type beside a session on the first": (
         [
             session("ana-1", 2, "x", on="n1:0,1"),
             *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2)),
@@ -341,13 +341,13 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
         "stop",
         {"y1-0"},
     ),
-    "reclaimed for a gang": (
-        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+    "reclaim for a gang": (
+        [JOB_ON_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
         claim_on_types("a", "b", workers=2),
         "stop",
         {"y0-0", "y1-0"},
     ),
-    "reclaimed for a session": (
+    "reclaim for a session": (
         [
             session("ana-1", 2, "x", on="n1:0,1"),
             *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2)),
@@ -356,13 +356,13 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
         "stop",
         {"y1-0"},
     ),
-    "reclaimed for an elastic job": (
-        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+    "reclaim for an elastic job": (
+        [JOB_ON_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
         claim_on_types("a", "b", workers=3, min_workers=2),
         "stop",
         {"y0-0", "y1-0"},
     ),
-    "moved on the second type": (
+    "move on the second type": (
         [
             session("ana-1", 1, "x", on="n1:0"),
             session("bo-1", 1, "x", on="n1:1"),
@@ -377,13 +377,13 @@ SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
 
 
 @pytest.mark.parametrize(
-    ("existing", "new", "kind", "expected"), SECOND_TYPE.values(), ids=list(SECOND_TYPE)
+    ("existing", "new", "kind", "expected"), SECOND_TYPE.values(), ids=SECOND_TYPE
 )
 def test_claim_stops_victims_on_every_gpu_type_it_may_use(
     existing: list[Workload], new: Workload, kind: str, expected: set[str]
 ) -> None:
-    nodes = [*AB, Node(name="n3", devices=2, gpu_type="b")] if kind == "move" else AB
-    projects = [table("x", {"a": 2, "b": 2}), project("y", 0, weight=0), project("z", 2)]
+    nodes = [*A_B_NODES, Node(name="n3", devices=2, gpu_type="b")] if kind == "move" else A_B_NODES
+    projects = [typed_project("x", {"a": 2, "b": 2}), project("y", 0, weight=0), project("z", 2)]
     plan = decide(snapshot(nodes, projects, [*existing, new]))
 
     changed = {d.worker for d in plan.decisions if d.kind == kind and not isinstance(d, Wait)}
@@ -392,9 +392,11 @@ def test_claim_stops_victims_on_every_gpu_type_it_may_use(
 
 
 def test_wait_reason_of_a_job_with_several_gpu_types_counts_all_of_them() -> None:
-    existing = [BUSY_A, job("equal", 2, "x", on="n2:0,1", priority=50)]
+    existing = [JOB_ON_A, job("equal", 2, "x", on="n2:0,1", priority=50)]
     plan = decide(
-        snapshot(AB, [table("x", {"a": 2, "b": 2})], [*existing, claim_on_types("a", "b")])
+        snapshot(
+            A_B_NODES, [typed_project("x", {"a": 2, "b": 2})], [*existing, claim_on_types("a", "b")]
+        )
     )
 
     assert sentence(plan, "new") == "4 of 4 GPUs are in use: x 4"
@@ -403,12 +405,12 @@ def test_wait_reason_of_a_job_with_several_gpu_types_counts_all_of_them() -> Non
 # ---- P3: a memory request counts by the device that it gets
 
 
-SIZES = [
+SMALL_BIG_NODES = [
     *cluster("1x4", memory_mib=15_360),
     replace(*cluster("1x4", memory_mib=81_920), name="big"),
 ]
 TEN_GIB = 10_240  # 0.667 of a device of n1, 0.125 of one of the other node
-FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
+JOBS_ON_BIG_NODE = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -447,33 +449,39 @@ FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
 def test_memory_request_is_charged_by_the_size_of_its_device(
     bounds, existing, new, expected
 ) -> None:
+    # 10 GiB are 0.667 of a small device, which exceeds each bound, but 0.125 of a big one.
     owner = project("a", **{"quota": 2, **bounds})
 
-    assert places(decide(snapshot(SIZES, [owner], [*existing, new]))) == expected
+    assert places(decide(snapshot(SMALL_BIG_NODES, [owner], [*existing, new]))) == expected
 
 
 def test_memory_request_reclaims_within_its_quota_on_the_larger_device() -> None:
+    # b holds four GPUs of the big node, one over its quota. a's quota of 0.2 covers 10 GiB there
+    # (0.125 of a device), but not on the small node.
     small = [job(f"s{i}", 1, "c", on=f"n1:{i}", submitted=1) for i in range(4)]
     projects = [project("a", 0.2, weight=0), project("b", 3), project("c", 4)]
     new = job("new", gpu_memory_mib=TEN_GIB)
-    plan = decide(snapshot(SIZES, projects, [*small, *FULL, new]))
+    plan = decide(snapshot(SMALL_BIG_NODES, projects, [*small, *JOBS_ON_BIG_NODE, new]))
 
-    assert (stopped(plan), reserved(plan)) == ({"f3-0"}, {"new-0"})
+    assert stopped(plan) == {"f3-0"}
+    assert reserved(plan) == {"new-0"}
 
 
 def test_project_within_quota_by_the_device_of_its_memory_request_goes_first() -> None:
-    nodes = [replace(SIZES[0], name="small"), replace(SIZES[1], devices=1)]
-    taken = [job(f"s{i}", 1, "c", on=f"small:{i}") for i in range(4)]
+    nodes = [replace(SMALL_BIG_NODES[0], name="small"), replace(SMALL_BIG_NODES[1], devices=1)]
+    # Only the GPU of "big" is idle: a is within its quota of 0.2 there, and b has no quota.
+    small_node_jobs = [job(f"s{i}", 1, "c", on=f"small:{i}") for i in range(4)]
     projects = [project("a", 0.2), project("b", 0), project("c", 4)]
     rival, new = job("rival", project="b", submitted=1), job("new", gpu_memory_mib=TEN_GIB)
 
-    assert started(decide(snapshot(nodes, projects, [*taken, rival, new]))) == {"new-0"}
+    assert started(decide(snapshot(nodes, projects, [*small_node_jobs, rival, new]))) == {"new-0"}
 
 
 def test_wait_reason_of_a_memory_request_names_a_device_within_its_limit() -> None:
+    # The request exceeds a's limit of 0.5 on the idle small node; the big node is full.
     owners = [project("a", 2, limit=0.5), project("b", 4)]
     new = job("new", gpu_memory_mib=TEN_GIB)
-    plan = decide(snapshot(SIZES, owners, [*FULL, new], quota_moves=False))
+    plan = decide(snapshot(SMALL_BIG_NODES, owners, [*JOBS_ON_BIG_NODE, new], quota_moves=False))
 
     assert waits(plan) == {"new": "no_room"}
     assert sentence(plan, "new").startswith(

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import applied, job, project, requesting, settled, snapshot, started, table
+from builders import applied, job, project, requesting, settled, snapshot, started, typed_project
 from runai.hub_service.scheduler import (
     Node,
     Plan,
@@ -36,7 +36,7 @@ def gpu_type_snapshots(draw: st.DrawFn) -> Snapshot:
         projects.append(
             project(name, draw(numbers))
             if named is None
-            else table(name, {gpu_type: draw(numbers) for gpu_type in named})
+            else typed_project(name, {gpu_type: draw(numbers) for gpu_type in named})
         )
     free = [(node.name, device) for node in nodes for device in range(node.devices)]
     type_of = {node.name: node.gpu_type for node in nodes}
@@ -109,6 +109,7 @@ def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(cluster_snapshot: Sna
     plan = decide(cluster_snapshot)
     after = applied(cluster_snapshot, plan)
     waiting = {d.workload for d in plan.decisions if isinstance(d, Wait)}
+    # A device counts as busy if it is allocated before or after the plan.
     busy = {
         (worker.node, device)
         for workload in after.workloads
@@ -128,23 +129,26 @@ def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(cluster_snapshot: Sna
             for node in cluster_snapshot.nodes:
                 if not worker.gpu_types or node.gpu_type in worker.gpu_types:
                     idle = [d for d in range(node.devices) if (node.name, d) not in busy]
-                    assert len(idle) < max(1, worker.gpus // 1000)
+                    needed_devices = max(1, worker.gpus // 1000)
+                    assert len(idle) < needed_devices
 
 
 @given(gpu_type_snapshots(), st.randoms(use_true_random=False))
 def test_input_order_and_index_do_not_change_a_plan_with_quota_tables(
-    cluster_snapshot: Snapshot, dice: Any
+    cluster_snapshot: Snapshot, shuffle: Any
 ) -> None:
     plan = decide(cluster_snapshot)
-    other = replace(
+    reordered = replace(
         cluster_snapshot,
-        nodes=tuple(dice.sample(cluster_snapshot.nodes, len(cluster_snapshot.nodes))),
-        projects=tuple(dice.sample(cluster_snapshot.projects, len(cluster_snapshot.projects))),
-        workloads=tuple(dice.sample(cluster_snapshot.workloads, len(cluster_snapshot.workloads))),
+        nodes=tuple(shuffle.sample(cluster_snapshot.nodes, len(cluster_snapshot.nodes))),
+        projects=tuple(shuffle.sample(cluster_snapshot.projects, len(cluster_snapshot.projects))),
+        workloads=tuple(
+            shuffle.sample(cluster_snapshot.workloads, len(cluster_snapshot.workloads))
+        ),
     )
     index = ClusterIndex(replace(cluster_snapshot, workloads=()))
 
-    assert decide(other) == plan
+    assert decide(reordered) == plan
     index.apply(SnapshotChanges(workloads=cluster_snapshot.workloads))
     assert decide(index) == plan
     assert decide(index) == plan, "a cycle leaves nothing behind"

@@ -27,7 +27,7 @@ from runai.hub_service.scheduler import Project, Unreserve, Workload, decide
 ONE_PROJECT = [project("a", 2)]
 
 
-def full(
+def fill_node(
     owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
 ) -> list[Workload]:
     """Fill a node with one-GPU jobs, the oldest first."""
@@ -40,45 +40,45 @@ def full(
 # ---- R1
 
 
-PREEMPT = {
-    "lower priority gives way": (
-        [*full(priority=25)],
+PREEMPTIONS = {
+    "victims of lower priority": (
+        [*fill_node(priority=25)],
         job("new", priority=50),
         {"a1-0"},
     ),
-    "equal priority does not": ([*full()], job("new"), set()),
-    "training gives way to a session": ([*full(priority=100)], session("ana-1"), {"a1-0"}),
-    "a session does not give way to a session": (
+    "no victims of equal priority": ([*fill_node()], job("new"), set()),
+    "jobs for a session": ([*fill_node(priority=100)], session("ana-1"), {"a1-0"}),
+    "no sessions for a session": (
         [session("bo-1", on="n1:0"), session("cy-1", on="n1:1")],
         session("ana-1", priority=125),
         set(),
     ),
-    "a session beyond the build quota preempts nobody": (
+    "no victims for a session over the build quota": (
         [session("bo-1", 2, on="n1:0,1")],
         session("ana-1", priority=125),
         set(),
     ),
-    "a preemptible session gives way to one within the build quota": (
-        [*full(devices=1), session("bo-1", preemptible=True, on="n1:1", priority=10)],
+    "preemptible session for a session within the build quota": (
+        [*fill_node(devices=1), session("bo-1", preemptible=True, on="n1:1", priority=10)],
         session("ana-1"),
         {"bo-1-0"},
     ),
-    "R4: the lowest priority first": (
+    "R4: lowest priority first": (
         [job("x", on="n1:0", priority=25), job("y", on="n1:1", priority=40)],
         job("new", priority=50),
         {"x-0"},
     ),
-    "R4: then the latest submitted": (
+    "R4: then latest submitted": (
         [job("x", on="n1:0", submitted=9), job("y", on="n1:1", submitted=5)],
         session("ana-1"),
         {"x-0"},
     ),
-    "R5: one that suffices instead of two": (
+    "R5: one sufficient victim instead of two": (
         [job("h1", 0.5, on="n1:0"), job("whole", 1, on="n1:1"), job("h2", 0.5, on="n1:0")],
         session("ana-1"),
         {"whole-0"},
     ),
-    "R5: nobody if it would not fit all the same": (
+    "R5: no victim if the claim would still not fit": (
         [job("x", on="n1:0"), session("bo-1", on="n1:1")],
         session("ana-1", 2),
         set(),
@@ -86,7 +86,7 @@ PREEMPT = {
 }
 
 
-@pytest.mark.parametrize(("existing", "new", "expected"), PREEMPT.values(), ids=PREEMPT)
+@pytest.mark.parametrize(("existing", "new", "expected"), PREEMPTIONS.values(), ids=PREEMPTIONS)
 def test_preemption_stops_only_workloads_of_lower_rank(
     existing: list[Workload], new: Workload, expected: set[str]
 ) -> None:
@@ -103,6 +103,7 @@ def test_preemption_under_a_limit_counts_the_victim_until_it_has_exited() -> Non
     next_plan = decide(in_grace)
 
     assert (stopped(plan), started(plan)) == ({"j-0"}, set())
+    # The job still counts against the limit of one GPU, although the second GPU is idle.
     assert (started(next_plan), waits(next_plan)) == (set(), {"ana-1": "stopping"})
     assert "waiting for j to stop" in sentence(next_plan, "ana-1")
     assert started(decide(applied(in_grace, next_plan))) == {"ana-1-0"}
@@ -112,38 +113,38 @@ def test_preemption_under_a_limit_counts_the_victim_until_it_has_exited() -> Non
 
 
 TWO_PROJECTS = [project("a", 1), project("b", 1)]
-RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
-    "who is over gives back to who is within": (
+RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
+    "project over quota for a project within": (
         TWO_PROJECTS,
-        [*full(), job("new", project="b")],
+        [*fill_node(), job("new", project="b")],
         {"a1-0"},
     ),
-    "who is within keeps what it has": (
+    "no project within its quota": (
         [project("a", 2), project("b", 1)],
-        [*full(), job("new", project="b")],
+        [*fill_node(), job("new", project="b")],
         set(),
     ),
-    "nobody takes beyond its fair share": (
+    "no victim for a claim over its fair share": (
         TWO_PROJECTS,
-        [*full(devices=1), job("b1", project="b", on="n1:1"), job("new", project="b")],
+        [*fill_node(devices=1), job("b1", project="b", on="n1:1"), job("new", project="b")],
         set(),
     ),
-    "a quota goes before another's share of the rest": (
+    "quota before a fair share of the surplus": (
         [project("a", 0, weight=5), project("b", 1, weight=0)],
-        [*full(), job("new", project="b")],
+        [*fill_node(), job("new", project="b")],
         {"a1-0"},
     ),
-    "weight 0 gives back first": (
+    "project of weight 0": (
         [project("a", 0, weight=0), project("b", 0, weight=1)],
-        [*full(), job("n1", project="b"), job("n2", project="b")],
+        [*fill_node(), job("n1", project="b"), job("n2", project="b")],
         {"a0-0", "a1-0"},
     ),
-    "a session within quota is never taken": (
+    "no session within its build quota": (
         [project("a", 2, build=2, weight=0), project("b", 1)],
         [session("ana-1", on="n1:0"), session("bo-1", on="n1:1"), job("new", project="b")],
         set(),
     ),
-    "R4: the project furthest over first": (
+    "R4: project furthest over first": (
         [project("a", 0, weight=0), project("b", 0, weight=0), project("c", 1)],
         [
             job("a-half", 0.5, "a", on="n1:0", submitted=9),
@@ -152,17 +153,17 @@ RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         ],
         {"b-whole-0"},
     ),
-    "R4: as far over, the younger project": (
+    "R4: of equal overage the younger project": (
         [project("a", 0, weight=0), project("b", 0, weight=0, created=1), project("c", 1)],
         [job("a-1", on="n1:0"), job("b-1", project="b", on="n1:1"), job("new", project="c")],
         {"b-1-0"},
     ),
-    "a gang goes whole": (
+    "whole gang": (
         TWO_PROJECTS,
         [job("gang", workers=2, on="n1:0 n1:1"), job("new", project="b")],
         {"gang-0", "gang-1"},
     ),
-    "an elastic job gives its surplus": (
+    "surplus worker of an elastic job": (
         TWO_PROJECTS,
         [job("e", workers=2, min_workers=1, on="n1:0 n1:1"), job("new", project="b")],
         {"e-1"},
@@ -170,7 +171,7 @@ RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("projects", "workloads", "expected"), RECLAIM.values(), ids=RECLAIM)
+@pytest.mark.parametrize(("projects", "workloads", "expected"), RECLAIMS.values(), ids=RECLAIMS)
 def test_reclaim_stops_workloads_of_projects_over_their_share(
     projects: list[Project], workloads: list[Workload], expected: set[str]
 ) -> None:
@@ -185,9 +186,9 @@ def test_reclaim_between_departments_compares_them_below_their_common_ancestor()
         project("x", 1, parent="left"),
         project("y", 1, parent="right"),
     ]
-    within = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
+    within = snapshot("1x2", projects, [*fill_node("x"), job("new", project="y")])
     over = snapshot(
-        "1x3", projects, [*full("x", 3), job("new", project="y"), job("more", project="y")]
+        "1x3", projects, [*fill_node("x", 3), job("new", project="y"), job("more", project="y")]
     )
 
     assert stopped(decide(within)) == set()
@@ -201,7 +202,7 @@ def test_quota_of_a_child_does_not_protect_it_while_its_department_is_over() -> 
         project("x", 2, parent="left"),
         project("y", 1, parent="right"),
     ]
-    cluster_snapshot = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
+    cluster_snapshot = snapshot("1x2", projects, [*fill_node("x"), job("new", project="y")])
 
     assert stopped(decide(cluster_snapshot)) == {"x1-0"}
 
@@ -214,8 +215,9 @@ def test_reclaim_is_limited_by_the_share_of_the_claimants_department() -> None:
         project("y", 1, parent="right"),
         project("z", 1, parent="right"),
     ]
-    workloads = [*full("x", 2), job("z1", project="z", on="n1:2"), job("new", project="y")]
+    workloads = [*fill_node("x", 2), job("z1", project="z", on="n1:2"), job("new", project="y")]
 
+    # The department "right" already holds its one GPU by z's job.
     assert stopped(decide(snapshot("1x3", projects, workloads))) == set()
 
 
@@ -235,6 +237,7 @@ def test_shrink_first_stops_surplus_of_any_project_before_pausing_a_job(
 
     plan = decide(snapshot("1x5", projects, workloads, shrink_first=shrink_first))
 
+    # a is further over its quota, but only b has a surplus worker.
     assert stopped(plan) == ({"e-1"} if shrink_first else {"a2-0"})
 
 
@@ -250,7 +253,7 @@ def test_victim_that_fits_on_a_different_node_is_moved_and_not_stopped() -> None
 
 def test_big_job_stops_the_fewest_jobs_that_free_one_node() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
-    running = [*full("a", 4, node="n1"), *[job(f"z{d}", on=f"n2:{d}") for d in range(3)]]
+    running = [*fill_node("a", 4, node="n1"), *[job(f"z{d}", on=f"n2:{d}") for d in range(3)]]
 
     plan = decide(snapshot("2x4", projects, [*running, job("big", 4, "b")]))
 
@@ -260,9 +263,9 @@ def test_big_job_stops_the_fewest_jobs_that_free_one_node() -> None:
 @pytest.mark.parametrize(
     ("quota", "saves", "expected"),
     [
-        pytest.param(2, False, {"n2-old-0", "n2-newest-0"}, id="for a quota, node by node"),
-        pytest.param(1, False, set(), id="beyond it, not where work may be lost"),
-        pytest.param(1, True, {"n2-old-0", "n2-newest-0"}, id="beyond it, where work is saved"),
+        pytest.param(2, False, {"n2-old-0", "n2-newest-0"}, id="claim within quota"),
+        pytest.param(1, False, set(), id="claim over quota: jobs that do not save"),
+        pytest.param(1, True, {"n2-old-0", "n2-newest-0"}, id="claim over quota: jobs that save"),
     ],
 )
 def test_reclaim_stops_jobs_on_the_node_where_the_claimant_fits(
@@ -296,10 +299,11 @@ def test_gang_frees_only_as_many_nodes_as_it_needs() -> None:
 
 
 def test_gang_that_would_still_lack_one_gpu_stops_no_job() -> None:
+    # a is over its quota by three GPUs; the gang needs four.
     projects = [project("a", 2), project("b", 4)]
-    cluster_snapshot = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
+    jobs = [*fill_node("a", 5), job("gang", 2, "b", workers=2)]
 
-    plan = decide(cluster_snapshot)
+    plan = decide(snapshot("1x5", projects, jobs))
 
     assert (stopped(plan), waits(plan)) == (set(), {"gang": "no_room"})
 
@@ -361,21 +365,21 @@ def test_claimant_stops_own_lower_priority_jobs_to_reclaim_within_its_quota() ->
 def test_reservation_is_cancelled_before_a_job_is_stopped_for_its_gpu() -> None:
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
-        job("leaving", on="n1:0", state="stopping"),
-        job("hopes", on="n1:0", state="reserved"),
+        job("old", on="n1:0", state="stopping"),
+        job("promised", on="n1:0", state="reserved"),
         job("new", project="b"),
     ]
 
     plan = decide(snapshot("1x1", projects, jobs))
 
     assert (stopped(plan), reserved(plan)) == (set(), {"new-0"})
-    assert Unreserve(workload="hopes", worker="hopes-0") in plan.decisions
+    assert Unreserve(workload="promised", worker="promised-0") in plan.decisions
 
 
 def test_reclaim_cancels_an_over_quota_start_of_the_same_plan() -> None:
     # b's job fits the one idle GPU first; a's two need both, which b's quota does not cover.
     projects = [project("a", 2), project("b", 0, weight=0, priority=200)]
-    jobs = [job("theirs", 1, "b", on="n1:0"), job("hopes", 1, "b"), job("new", 2)]
+    jobs = [job("theirs", 1, "b", on="n1:0"), job("promised", 1, "b"), job("new", 2)]
 
     plan = decide(snapshot("1x2", projects, jobs))
 
@@ -397,7 +401,7 @@ def test_oldest_job_moves_although_reclaim_stops_the_latest_first() -> None:
     cluster_snapshot = snapshot(
         "1x2+1x1",
         [project("a", 0, limit=2), project("b", 3)],
-        [*full("a", 2), job("new", 2, "b"), job("late")],
+        [*fill_node("a", 2), job("new", 2, "b"), job("late")],
     )
 
     plan = decide(cluster_snapshot)

@@ -60,6 +60,7 @@ OWN_PROJECT_SCOPE = PreemptionScope(
     other_projects=False, own_project=True, surplus_only=False, lent=False
 )
 PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
+FIRST_NODE = [0]
 
 
 def bounds_and_claim(
@@ -73,53 +74,55 @@ def bounds_and_claim(
     return ReclaimBounds(state), PodSet(planned, tuple(planned.members), is_surplus=False)
 
 
-OVER = {
-    "nobody-holds-anything": ([], False),
-    "what-one-is-promised": ([job("x", 1, "b", on="n1:0")], False),
-    "a-whole-device-more": ([job("x", 2, "b", on="n1:0,1")], True),
-    "half-a-device-more": (
+RIVAL_USAGE = {
+    "no rival": ([], False),
+    "rival at its quota": ([job("x", 1, "b", on="n1:0")], False),
+    "rival one GPU over": ([job("x", 2, "b", on="n1:0,1")], True),
+    "rival half a GPU over": (
         [job("x", 1, "b", on="n1:0"), job("y", 0.5, "b", on="n1:1")],
         True,
     ),
-    "its-own-project-does-not-count": ([job("x", 3, "a", on="n1:0,1,2")], False),
+    "own project over": ([job("x", 3, "a", on="n1:0,1,2")], False),
 }
 
 
-@pytest.mark.parametrize(("existing", "expected"), OVER.values(), ids=list(OVER))
+@pytest.mark.parametrize(("existing", "expected"), RIVAL_USAGE.values(), ids=RIVAL_USAGE)
 def test_reclaim_bounds_report_whether_a_rival_project_is_over_its_share(
     existing: list[Workload], expected: bool
 ) -> None:
+    # The rivals b and c have a quota of one GPU each.
     bounds, pod_set = bounds_and_claim(snapshot("1x4", PROJECTS, [*existing, job("new", 1)]))
 
     assert bounds.has_project_over(pod_set, OTHER_PROJECTS_SCOPE) is expected
     assert bounds.has_project_over(pod_set, OWN_PROJECT_SCOPE)
 
 
-ENOUGH = {
-    "what-is-idle": ("1x2", [], True),
-    "too-little-is-idle-and-nobody-is-there": ("1x1", [], False),
-    "who-is-over-gives-what-is-missing": ("1x2", [job("x", 2, "b", on="n1:0,1")], True),
-    "who-is-not-over-takes-nothing-from-that": (
+NODE_USAGE = {
+    "two idle GPUs": ("1x2", [], True),
+    "one idle GPU and no victim": ("1x1", [], False),
+    "rival over its quota on the node": ("1x2", [job("x", 2, "b", on="n1:0,1")], True),
+    "rivals within and over their quota": (
         "1x3",
         [job("x", 1, "b", on="n1:0"), job("y", 2, "c", on="n1:1,2")],
         True,
     ),
-    "sessions-give-nothing": (
+    "session of the rival on the node": (
         "1x2+1x3",
         [session("s", 1, "b", on="n1:0"), job("x", 2, "b", on="n2:0,1")],
         False,
     ),
-    "what-is-elsewhere-does-not-help": ("1x1+1x3", [job("x", 3, "b", on="n2:0,1,2")], False),
+    "rival on a different node": ("1x1+1x3", [job("x", 3, "b", on="n2:0,1,2")], False),
 }
 
 
-@pytest.mark.parametrize(("shape", "existing", "expected"), ENOUGH.values(), ids=list(ENOUGH))
+@pytest.mark.parametrize(("shape", "existing", "expected"), NODE_USAGE.values(), ids=NODE_USAGE)
 def test_reclaim_bounds_report_whether_a_node_could_have_room_for_two_gpus(
     shape: str, existing: list[Workload], expected: bool
 ) -> None:
+    # The rivals b and c have a quota of one GPU each.
     bounds, pod_set = bounds_and_claim(snapshot(shape, PROJECTS, [*existing, job("new", 2)]))
 
-    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE) is expected
+    assert bounds.could_suffice(FIRST_NODE, pod_set, OTHER_PROJECTS_SCOPE) is expected
 
 
 def test_protected_job_does_not_reduce_the_reclaimable_gpus_of_other_projects() -> None:
@@ -127,7 +130,7 @@ def test_protected_job_does_not_reduce_the_reclaimable_gpus_of_other_projects() 
     existing = [job("x", 2, "b", on="n1:0,1", started=990), job("y", 2, "c", on="n1:2,3")]
     bounds, pod_set = bounds_and_claim(snapshot("1x4", projects, [*existing, job("new", 2)]))
 
-    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE)
+    assert bounds.could_suffice(FIRST_NODE, pod_set, OTHER_PROJECTS_SCOPE)
 
 
 def test_reclaim_bounds_at_exact_quota_include_gpus_of_projects_over_their_share() -> None:
@@ -135,5 +138,5 @@ def test_reclaim_bounds_at_exact_quota_include_gpus_of_projects_over_their_share
     cluster_snapshot = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
     bounds, pod_set = bounds_and_claim(cluster_snapshot, shares={"b": 2000})
 
-    assert bounds.could_suffice([0], pod_set, OTHER_PROJECTS_SCOPE)
+    assert bounds.could_suffice(FIRST_NODE, pod_set, OTHER_PROJECTS_SCOPE)
     assert bounds.has_project_over(pod_set, OTHER_PROJECTS_SCOPE)

@@ -22,16 +22,17 @@ NODES = [
     Node(name="small", devices=1, device_memory_mib=Mib(400), memory_mib=Mib(500)),
 ]
 ALL_OPEN = {"bare", "big", "small"}
+BIG, SMALL, UNKNOWN = 1, 3, -1  # indexes of nodes
 
-TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
+SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
     "no GPU": ({}, (0, 0, 0, 0), ALL_OPEN),
-    "one": ({"gpus": 1000}, (1, 1000, 0, 1000), {"big", "small"}),
-    "two": ({"gpus": 2000}, (2, 1000, 0, 2000), {"big"}),
-    "as many as a node has": ({"gpus": 4000}, (4, 1000, 0, 4000), {"big"}),
-    "more than a node has": ({"gpus": 5000}, (5, 1000, 0, 5000), set()),
-    "a half": ({"gpus": 500}, (1, 500, 0, 500), {"big", "small"}),
-    "two halves": ({"gpus": 500, "devices_wanted": 2}, (2, 500, 0, 1000), {"big"}),
-    "memory counts by the smallest device": (
+    "one GPU": ({"gpus": 1000}, (1, 1000, 0, 1000), {"big", "small"}),
+    "two GPUs": ({"gpus": 2000}, (2, 1000, 0, 2000), {"big"}),
+    "all GPUs of a node": ({"gpus": 4000}, (4, 1000, 0, 4000), {"big"}),
+    "more GPUs than a node has": ({"gpus": 5000}, (5, 1000, 0, 5000), set()),
+    "half a GPU": ({"gpus": 500}, (1, 500, 0, 500), {"big", "small"}),
+    "half of each of two GPUs": ({"gpus": 500, "devices_wanted": 2}, (2, 500, 0, 1000), {"big"}),
+    "memory is charged by the smallest device": (
         {"gpu_memory_mib": 100},
         (1, 0, 100, 250),
         {"big", "small"},
@@ -44,19 +45,19 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
         (2, 0, 100, 200),
         {"big"},
     ),
-    "as much CPU as there is": ({"cpu_milli": 4000}, (0, 0, 0, 0), ALL_OPEN),
-    "more CPU": ({"cpu_milli": 4001}, (0, 0, 0, 0), {"big", "small"}),
-    "as much memory as there is": ({"memory_mib": 500}, (0, 0, 0, 0), ALL_OPEN),
-    "more memory": ({"memory_mib": 501}, (0, 0, 0, 0), {"bare", "big"}),
-    "a selector": ({"node_selector": {"zone": "east"}}, (0, 0, 0, 0), {"big"}),
-    "half a selector": ({"node_selector": {"zone": "east", "rack": "1"}}, (0, 0, 0, 0), set()),
+    "all CPU of a node": ({"cpu_milli": 4000}, (0, 0, 0, 0), ALL_OPEN),
+    "more CPU than a node has": ({"cpu_milli": 4001}, (0, 0, 0, 0), {"big", "small"}),
+    "all memory of a node": ({"memory_mib": 500}, (0, 0, 0, 0), ALL_OPEN),
+    "more memory than a node has": ({"memory_mib": 501}, (0, 0, 0, 0), {"bare", "big"}),
+    "selector": ({"node_selector": {"zone": "east"}}, (0, 0, 0, 0), {"big"}),
+    "partly matching": ({"node_selector": {"zone": "east", "rack": "1"}}, (0, 0, 0, 0), set()),
     "a GPU type": ({"gpu_types": ("a100", "h100")}, (0, 0, 0, 0), {"big"}),
     "named nodes": ({"nodes": ("small", "closed")}, (0, 0, 0, 0), {"small"}),
-    "no named nodes": ({"nodes": ()}, (0, 0, 0, 0), set()),
+    "empty list of nodes": ({"nodes": ()}, (0, 0, 0, 0), set()),
 }
 
 
-@pytest.mark.parametrize(("worker_fields", "booked", "node_names"), TABLE.values(), ids=TABLE)
+@pytest.mark.parametrize(("worker_fields", "booked", "node_names"), SHAPES.values(), ids=SHAPES)
 def test_request_shape_has_its_booked_gpus_and_memory_and_its_eligible_nodes(
     worker_fields: dict[str, Any], booked: tuple[int, int, int, int], node_names: set[str]
 ) -> None:
@@ -70,7 +71,7 @@ def test_node_types_of_all_ancestor_projects_restrict_the_eligible_nodes() -> No
     shapes = RequestShapes(NODES)
     worker = Worker(name="w")
 
-    assert shapes.shape_of(worker, (("train", "build"),)).nodes == {1}
+    assert shapes.shape_of(worker, (("train", "build"),)).nodes == {BIG}
     assert shapes.shape_of(worker, (("train",), ("build",))).nodes == set()
 
 
@@ -78,9 +79,8 @@ def test_equal_worker_requests_share_one_request_shape() -> None:
     shapes = RequestShapes(NODES)
     first = shapes.shape_of(Worker(name="a", gpus=MilliGpu(500)), ())
 
-    assert (
-        shapes.shape_of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
-    )
+    running_worker = Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,))
+    assert shapes.shape_of(running_worker, ()) is first
     other_shapes = [
         shapes.shape_of(worker, types)
         for worker, types in [
@@ -102,12 +102,12 @@ def test_equal_worker_requests_share_one_request_shape() -> None:
 @pytest.mark.parametrize(
     ("worker_fields", "node", "devices", "mib", "quota", "shares"),
     [
-        pytest.param({"gpus": 500}, 1, (0,), 500, 500, 500, id="a-fraction-books-its-memory"),
-        pytest.param({"gpus": 333}, 3, (0,), 133, 333, 333, id="rounded-down"),
-        pytest.param({"gpu_memory_mib": 101}, 1, (0,), 101, 101, 101, id="memory-on-a-large-one"),
-        pytest.param({"gpu_memory_mib": 101}, 3, (0,), 101, 253, 253, id="memory-rounded-up"),
-        pytest.param({"gpu_memory_mib": 100}, -1, (), 100, 250, 0, id="on-a-node-nobody-knows"),
-        pytest.param({"gpus": 2000}, 1, (1, 3), 1000, 2000, 1000, id="whole-devices"),
+        pytest.param({"gpus": 500}, BIG, (0,), 500, 500, 500, id="fraction books its memory"),
+        pytest.param({"gpus": 333}, SMALL, (0,), 133, 333, 333, id="rounded down"),
+        pytest.param({"gpu_memory_mib": 101}, BIG, (0,), 101, 101, 101, id="memory on big"),
+        pytest.param({"gpu_memory_mib": 101}, SMALL, (0,), 101, 253, 253, id="memory rounded up"),
+        pytest.param({"gpu_memory_mib": 100}, UNKNOWN, (), 100, 250, 0, id="unknown node"),
+        pytest.param({"gpus": 2000}, BIG, (1, 3), 1000, 2000, 1000, id="whole devices"),
     ],
 )
 def test_gpu_booking_charges_memory_and_quota_by_the_devices_of_its_node(

@@ -78,8 +78,8 @@ def test_elastic_worker_gets_a_number_of_gpus_between_minimum_and_maximum(
         if w.gpus_min is not None and w.gpus_max is not None
     }
 
-    named = [d.worker for d in plan.decisions if d.kind != "wait"]
-    assert len(named) == len(set(named)), "one decision for each worker"
+    workers = [d.worker for d in plan.decisions if d.kind != "wait"]
+    assert len(workers) == len(set(workers)), "one decision for each worker"
     for decision in plan.decisions:
         if isinstance(decision, Start | Resize) and decision.worker in bounds:
             min_gpus, max_gpus = bounds[decision.worker]
@@ -92,26 +92,31 @@ def test_elastic_worker_gets_a_number_of_gpus_between_minimum_and_maximum(
 def test_whole_device_is_never_allocated_to_two_workers(snapshot: Snapshot) -> None:
     after = applied(snapshot, decide(snapshot))
 
-    whole = Counter(
+    users_of_device = Counter(
         (worker.node, device)
         for workload in after.workloads
         for worker in workload.workers
         if worker.gpus >= 1000 and worker.state is not WorkerState.PENDING
         for device in worker.devices
     )
-    assert [place for place, count in whole.items() if count > 1] == []
+    assert [place for place, count in users_of_device.items() if count > 1] == []
 
 
 @given(elastic_snapshots())
 def test_worker_resize_stays_on_its_node_and_changes_the_devices(snapshot: Snapshot) -> None:
-    was = {w.name: (w.node, set(w.devices)) for job in snapshot.workloads for w in job.workers}
+    places_before = {
+        w.name: (w.node, set(w.devices)) for job in snapshot.workloads for w in job.workers
+    }
 
     for decision in decide(snapshot).decisions:
         if isinstance(decision, Resize):
-            node, devices = was[decision.worker]
-            now = {share.device for share in decision.devices}
+            node, devices = places_before[decision.worker]
+            new_devices = {share.device for share in decision.devices}
             assert decision.node == node
-            assert now < devices if decision.reason.code == "shrunk" else now > devices
+            if decision.reason.code == "shrunk":
+                assert new_devices < devices
+            else:
+                assert new_devices > devices
 
 
 @given(elastic_snapshots())

@@ -38,13 +38,14 @@ def test_schedule_prints_the_plan_of_a_file(
 def test_schedule_reads_standard_input_line_by_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # Empty lines are skipped, and an invalid line does not end the command.
     lines = [json.dumps(EXAMPLE), "", json.dumps({"x": 1}), "{", json.dumps({})]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
 
     status = main(["--jsonl", "-"])
 
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [sorted(answer) for answer in answers] == [
+    plans = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(plan) for plan in plans] == [
         ["decisions", "projects"],
         ["error"],
         ["error"],
@@ -53,14 +54,14 @@ def test_schedule_reads_standard_input_line_by_line(
     assert status == 2
 
 
-@pytest.mark.parametrize("jsonl", [[], ["--jsonl"]], ids=["file", "lines"])
+@pytest.mark.parametrize("options", [[], ["--jsonl"]], ids=["file", "lines"])
 def test_schedule_accepts_a_snapshot_with_a_byte_order_mark(
-    jsonl: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "snapshot.json"
     file.write_text("\ufeff" + json.dumps(EXAMPLE), encoding="utf-8")
 
-    assert main([*jsonl, str(file)]) == 0
+    assert main([*options, str(file)]) == 0
     assert '"bob-1"' in capsys.readouterr().out
 
 
@@ -76,17 +77,17 @@ def test_schedule_reports_a_missing_snapshot_file(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"\xff{}", "not JSON: it is no UTF-8 text", id="bytes"),
-        pytest.param(b'{"now": 1, "now": 2}', "'now' is there twice in one object", id="twice"),
+        pytest.param(b"\xff{}", "not JSON: it is no UTF-8 text", id="not UTF-8"),
+        pytest.param(b'{"now": 1, "now": 2}', "'now' is there twice in one object", id="repeat"),
         pytest.param(
             b'{"projects": [{"name": "a", "quota": 2, "quota": 0}]}',
             "'quota' is there twice in one object",
-            id="twice inside",
+            id="repeat in a project",
         ),
-        pytest.param(b"[" * 100_000, "not JSON: it is nested too deeply", id="depth"),
+        pytest.param(b"[" * 100_000, "not JSON: it is nested too deeply", id="nested too deeply"),
         pytest.param(b'{"now": ' + b"9" * 5000 + b"}", "not JSON: Exceeds the limit", id="digits"),
         pytest.param(
-            b'{"nodes": [{"name": "\\u001b[2J", "x": 1}]}', r"node \x1b[2J: unknown", id="cursor"
+            b'{"nodes": [{"name": "\\u001b[2J", "x": 1}]}', r"node \x1b[2J: unknown", id="escape"
         ),
     ],
 )

@@ -155,7 +155,7 @@ def _worker(**fields: Any) -> dict[str, Any]:
     return _workload(workers=[{"name": "j-0", **fields}])
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+INVALID_SNAPSHOTS: dict[str, tuple[Any, str]] = {
     "not an object": ([], "snapshot must be an object, not []"),
     "unknown field": (
         {"nodes": [{"name": "n", "gpus": 2, "x": 1}]},
@@ -169,7 +169,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"workloads": [{"name": "j", "project": "a"}]},
         "workload j: workers is missing",
     ),
-    "no list": ({"nodes": {}}, "snapshot: nodes must be a list, not {}"),
+    "object for a list": ({"nodes": {}}, "snapshot: nodes must be a list, not {}"),
     "text for a number": (
         {"nodes": [{"name": "n", "devices": "2"}]},
         "node n: devices must be an integer from 0 upwards, not '2'",
@@ -183,7 +183,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"nodes": [{"name": "n", "schedulable": 1}]},
         "node n: schedulable must be true or false, not 1",
     ),
-    "no such device is broken": (
+    "missing device is broken": (
         {"nodes": [{"name": "n", "devices": 2, "broken_devices": [2]}]},
         "node n: it has no device 2 that could be broken",
     ),
@@ -215,19 +215,19 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"projects": [{"name": "a", "quota": float("inf")}]},
         "project a: quota is wrong: inf GPUs are not possible: use a number from 0 upwards",
     ),
-    "more GPUs than there are": (
+    "quota above the maximum": (
         {"projects": [{"name": "a", "quota": 10**9 + 1}]},
         "project a: quota must be at most 1000000000 GPUs, not 1000000001",
     ),
-    "far more": (
+    "quota far above the maximum": (
         {"projects": [{"name": "a", "quota": 1e300}]},
         "project a: quota must be at most 1000000000 GPUs, not 1e+300",
     ),
-    "a node of more devices than can be looked at": (
+    "too many devices on a node": (
         {"nodes": [{"name": "n", "devices": 10_001}]},
         "node n: devices must be at most 10000, not 10001",
     ),
-    "too fine": (
+    "more than three decimals": (
         {"projects": [{"name": "a", "quota": 0.0005}]},
         "project a: quota is wrong: 0.0005 GPUs are too fine: use at most three decimals",
     ),
@@ -235,7 +235,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"projects": [{"name": "a", "quota": {"a100": "x"}}]},
         "project a: quota must be a number of GPUs from 0 upwards, not 'x'",
     ),
-    "a table under its Python name": (
+    "table of GPU types under its Python name": (
         {"projects": [{"name": "a", "quota_by_type": {}}]},
         "project a: give the table of GPU types as quota",
     ),
@@ -270,19 +270,19 @@ WRONG: dict[str, tuple[Any, str]] = {
         _workload(min_workers=2),
         "workload j: min_workers is 2, but it has only 1",
     ),
-    "minimum of none": (
+    "minimum of zero workers": (
         _workload(min_workers=0),
         "workload j: min_workers must be an integer from 1 upwards, not 0",
     ),
-    "more GPUs at least than it asks for": (
+    "minimum GPUs above the request": (
         _workload(gpus_min=3, workers=[{"name": "j-0", "gpus": 2}]),
         "workload j: gpus_min is 3, but it asks for 2",
     ),
-    "fewer GPUs at most than it asks for": (
+    "maximum GPUs below the request": (
         _workload(gpus_max=1, workers=[{"name": "j-0", "gpus": 2}]),
         "workload j: gpus_max is 1, but it asks for 2",
     ),
-    "more GPUs at most than a node may have": (
+    "maximum GPUs above any node": (
         _workload(gpus_max=10_001, workers=[{"name": "j-0", "gpus": 2}]),
         "workload j: gpus_max is 10001, but a node has at most 10000",
     ),
@@ -294,7 +294,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         _worker(state="lost"),
         "worker j-0: state must be one of pending, reserved, running, stopping, not 'lost'",
     ),
-    "one and a half": (
+    "1.5 GPUs": (
         _worker(gpus=1.5),
         "worker j-0: gpus must be whole GPUs or a fraction below 1, not 1.5",
     ),
@@ -302,7 +302,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         _worker(gpus=1, gpu_memory_mib=5),
         "worker j-0: give either gpus or gpu_memory_mib",
     ),
-    "running nowhere": (_worker(state="running"), "worker j-0: it is running but names no node"),
+    "runs on no node": (_worker(state="running"), "worker j-0: it is running but names no node"),
     "twice on one device": (
         {
             "nodes": [{"name": "n", "devices": 2}],
@@ -310,30 +310,30 @@ WRONG: dict[str, tuple[Any, str]] = {
         },
         "worker j-0: a device stands twice in devices",
     ),
-    "no such device": (
+    "missing device": (
         {"nodes": [{"name": "n", "devices": 1}], **_worker(state="running", node="n", devices=[1])},
         "worker j-0: node n has no device 1",
     ),
-    "long values are cut": (
+    "long value is cut": (
         {"now": "x" * 99},
         f"snapshot: now must be an integer, not '{'x' * 56}...",
     ),
-    "the longest that is not": (
+    "longest value that is not cut": (
         {"now": "x" * 58},
         f"snapshot: now must be an integer, not '{'x' * 58}'",
     ),
-    "the shortest that is": (
+    "shortest value that is cut": (
         {"now": "x" * 59},
         f"snapshot: now must be an integer, not '{'x' * 56}...",
     ),
 }
 
 
-@pytest.mark.parametrize(("document", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("document", "message"), INVALID_SNAPSHOTS.values(), ids=INVALID_SNAPSHOTS)
 def test_invalid_snapshot_json_is_rejected_with_a_precise_message(
     document: object, message: str
 ) -> None:
-    with pytest.raises(InvalidSnapshot) as caught:
+    with pytest.raises(InvalidSnapshot) as error:
         snapshot_from_json(document)
 
-    assert str(caught.value) == message
+    assert str(error.value) == message

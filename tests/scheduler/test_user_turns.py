@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import job, project, session, settled, snapshot, started, stopped, with_, without
+from builders import (
+    job,
+    project,
+    session,
+    settled,
+    snapshot,
+    started,
+    stopped,
+    with_workloads,
+    without_workloads,
+)
 from runai.hub_service.scheduler import Project, Wait, Workload, decide
 
 ONE_PROJECT = [project("a", 8)]
@@ -19,18 +29,18 @@ def queued_jobs(user: str, count: int, **fields: object) -> list[Workload]:
     return [job(f"{user}-{i}", 1, user=user, **fields) for i in range(count)]  # type: ignore[arg-type]
 
 
-NEXT: dict[str, tuple[str, list[Workload], set[str]]] = {
-    "one each, and the older user the odd one": (
+TURNS: dict[str, tuple[str, list[Workload], set[str]]] = {
+    "odd GPU to the user of the oldest job": (
         "1x3",
         [*queued_jobs("ana", 5), *queued_jobs("bo", 5)],
         {"ana-0-0", "ana-1-0", "bo-0-0"},
     ),
-    "who holds nothing goes before who holds something": (
+    "user without GPUs first": (
         "1x2",
         [job("has", user="ana", on="n1:0"), *queued_jobs("ana", 2), *queued_jobs("bo", 1)],
         {"bo-0-0"},
     ),
-    "sessions are held too": (
+    "sessions count": (
         "1x2",
         [session("ana-s", user="ana", on="n1:0"), *queued_jobs("ana", 2), *queued_jobs("bo", 1)],
         {"bo-0-0"},
@@ -40,17 +50,17 @@ NEXT: dict[str, tuple[str, list[Workload], set[str]]] = {
         [job("big", 2, user="ana"), *queued_jobs("bo", 4)],
         {"big-0", "bo-0-0", "bo-1-0", "bo-2-0"},
     ),
-    "priority goes before turns": (
+    "priority before turns": (
         "1x2",
         [*queued_jobs("ana", 2, priority=75), *queued_jobs("bo", 2)],
         {"ana-0-0", "ana-1-0"},
     ),
-    "of one user the older job": (
+    "older job of one user": (
         "1x1",
         [job("young", user="ana", submitted=9), job("old", user="ana", submitted=5)],
         {"old-0"},
     ),
-    "who asks for what does not fit does not hold up the others": (
+    "job that does not fit delays no other user": (
         "1x2",
         [job("huge", 8, user="ana"), *queued_jobs("bo", 3)],
         {"bo-0-0", "bo-1-0"},
@@ -58,7 +68,7 @@ NEXT: dict[str, tuple[str, list[Workload], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "workloads", "expected"), NEXT.values(), ids=NEXT)
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), TURNS.values(), ids=TURNS)
 def test_users_take_turns_by_their_allocated_gpus(
     nodes: str, workloads: list[Workload], expected: set[str]
 ) -> None:
@@ -85,8 +95,8 @@ def test_user_turns_continue_across_cycles() -> None:
     runs = [w.user for w in cluster_snapshot.workloads if w.workers[0].node]
     assert Counter(runs) == {"ana": 2, "bo": 2}
 
-    # One of bo's ends: it is bo's turn again.
-    cluster_snapshot = settled(without(cluster_snapshot, "bo-0"), cycles=1)
+    # A job of bo ends: bo, who holds fewer GPUs than ana now, has the next turn.
+    cluster_snapshot = settled(without_workloads(cluster_snapshot, "bo-0"), cycles=1)
 
     runs = [w.user for w in cluster_snapshot.workloads if w.workers[0].node]
     assert Counter(runs) == {"ana": 2, "bo": 2}
@@ -97,7 +107,7 @@ def test_user_turns_stop_no_running_job() -> None:
         snapshot("1x2", ONE_PROJECT, queued_jobs("ana", 4), users_take_turns=True)
     )
 
-    assert stopped(decide(with_(cluster_snapshot, *queued_jobs("bo", 2)))) == set()
+    assert stopped(decide(with_workloads(cluster_snapshot, *queued_jobs("bo", 2)))) == set()
 
 
 def test_queue_positions_follow_the_turns_of_users() -> None:

@@ -31,7 +31,7 @@ def running_jobs(owner: str, node: str, *devices: int) -> list[Workload]:
 
 
 def test_projects_equally_far_over_quota_lose_jobs_in_turn() -> None:
-    # a is 3 over, b is 2: first a's job stops, then the younger of both, then a's again.
+    # a is 3 over, b is 2: first a3 stops. Then both are 2 over: b6 stops as the younger, then a2.
     projects = [project("a", 1), project("b", 1), project("c", 5)]
     jobs = [
         *running_jobs("a", "n1", 0, 1, 2, 3),
@@ -71,34 +71,34 @@ def test_child_project_furthest_over_quota_loses_jobs_first() -> None:
     assert stopped(decide(cluster_snapshot)) == {"y3-0", "z5-0"}
 
 
-def small() -> list[Node]:
+def two_gpu_node() -> list[Node]:
     """Make a node of two GPUs, 8 cores and 8000 MiB."""
     (node,) = cluster("1x2")
     return [replace(node, cpu_milli=8000, memory_mib=Mib(8000))]
 
 
-LACKING = {
-    "only CPU: who holds it gives": (
+MISSING = {
+    "CPU: job that uses CPU": (
         [job("cpu", 0, cpu_milli=8000, on="n1:"), job("gpu", 1, on="n1:0")],
         job("new", 1, "b", cpu_milli=4000),
         {"cpu-0"},
     ),
-    "only memory: who holds it gives": (
+    "memory: job that uses memory": (
         [job("memory", 0, memory_mib=Mib(8000), on="n1:"), job("gpu", 1, on="n1:0")],
         job("new", 1, "b", memory_mib=Mib(4000)),
         {"memory-0"},
     ),
-    "only a GPU: who holds CPU alone stays": (
+    "GPU: not the job that uses only CPU": (
         [job("gpus", 2, on="n1:0,1"), job("cpu", 0, cpu_milli=4000, on="n1:")],
         job("new", 1, "b", cpu_milli=4000),
         {"gpus-0"},
     ),
-    "CPU and memory that just suffice lack nothing": (
+    "none: exactly enough CPU and memory": (
         [job("cpu", 0, cpu_milli=4000, memory_mib=Mib(4000), on="n1:"), job("gpu", 1, on="n1:0")],
         job("new", 1, "b", cpu_milli=4000, memory_mib=Mib(4000)),
         set(),
     ),
-    "a GPU first, then the CPU beside it": (
+    "GPU and CPU": (
         [job("cpu", 0, cpu_milli=8000, on="n1:"), *[job(f"g{i}", on=f"n1:{i}") for i in (0, 1)]],
         job("new", 1, "b", cpu_milli=4000),
         {"g1-0", "cpu-0"},
@@ -106,13 +106,13 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("existing", "new", "expected"), LACKING.values(), ids=LACKING)
+@pytest.mark.parametrize(("existing", "new", "expected"), MISSING.values(), ids=MISSING)
 def test_reclaim_stops_only_workloads_that_hold_the_missing_resource(
     existing: list[Workload], new: Workload, expected: set[str]
 ) -> None:
     projects = [project("a", 0, weight=0), project("b", 2)]
 
-    assert stopped(decide(snapshot(small(), projects, [*existing, new]))) == expected
+    assert stopped(decide(snapshot(two_gpu_node(), projects, [*existing, new]))) == expected
 
 
 # ---- R5: of equal victims the one that can go on elsewhere moves
@@ -125,19 +125,19 @@ def running_job(name: str, device: str, submitted: int, **fields: Any) -> Worklo
 
 PINNED_TO_N1: dict[str, Any] = {"nodes": ("n1",)}
 MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
-    "the older, if the younger fits nowhere else": (
+    "older moves if the younger fits nowhere else": (
         "1x2+1x1",
         [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1)],
         "free",
         "move",
     ),
-    "the younger, if both fit elsewhere": (
+    "younger moves if both fit elsewhere": (
         "1x2+1x1",
         [running_job("young", "0", 2), running_job("old", "1", 1)],
         "young",
         "move",
     ),
-    "the one that began first, if the other fits nowhere else": (
+    "first started moves if the last started fits nowhere else": (
         "1x2+1x1",
         [
             running_job("pinned", "0", 1, started=900, **PINNED_TO_N1),
@@ -146,7 +146,7 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "free",
         "move",
     ),
-    "the youngest that fits elsewhere": (
+    "youngest of those that fit elsewhere moves": (
         "1x3+1x1",
         [
             running_job("pinned", "0", 3, **PINNED_TO_N1),
@@ -156,13 +156,13 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "free",
         "move",
     ),
-    "the younger, if no GPU is idle elsewhere": (
+    "younger stops if no GPU is idle elsewhere": (
         "1x2",
         [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1)],
         "pinned",
         "stop",
     ),
-    "a job that fits elsewhere, as a stopped session ends": (
+    "job moves before a session stops": (
         "1x2+1x1",
         [
             session("ana-s", on="n1:0", preemptible=True, priority=50, submitted=2),
@@ -171,7 +171,7 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "free",
         "move",
     ),
-    "the younger, if the older is a session, which never moves": (
+    "younger job stops before an older session": (
         "1x2+1x1",
         [
             running_job("pinned", "0", 2, **PINNED_TO_N1),
@@ -180,19 +180,19 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "pinned",
         "stop",
     ),
-    "never one of higher priority": (
+    "younger stops if the movable job has higher priority": (
         "1x2+1x1",
         [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1, priority=60)],
         "pinned",
         "stop",
     ),
-    "never one that holds more": (
+    "younger stops if the movable job holds more GPUs": (
         "1x3+1x2",
         [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1,2", 1, gpus=2)],
         "pinned",
         "stop",
     ),
-    "never one that loses more work": (
+    "younger stops if the movable job loses more work": (
         "1x2+1x1",
         [
             running_job("pinned", "0", 2, checkpointed=900, **PINNED_TO_N1),
@@ -201,7 +201,7 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "pinned",
         "stop",
     ),
-    "never one of another project": (
+    "younger stops if the movable job is of another project": (
         "1x2+1x1",
         [running_job("pinned", "0", 2, **PINNED_TO_N1), running_job("free", "1", 1, project="c")],
         "pinned",
@@ -242,27 +242,28 @@ def test_two_reclaim_victims_do_not_move_to_the_same_idle_gpu() -> None:
 @given(
     pinned=st.lists(st.booleans(), min_size=1, max_size=6),
     idle_gpus=st.integers(0, 3),
-    claimed=st.integers(1, 6),
+    claimed_gpus=st.integers(1, 6),
     as_gang=st.booleans(),
     ages=st.randoms(use_true_random=False),
 )
 def test_reclaim_moves_as_many_equal_victims_as_idle_gpus_allow(
-    pinned: list[bool], idle_gpus: int, claimed: int, ages: Any, *, as_gang: bool
+    pinned: list[bool], idle_gpus: int, claimed_gpus: int, ages: Any, *, as_gang: bool
 ) -> None:
-    claimed = min(claimed, len(pinned))
+    claimed_gpus = min(claimed_gpus, len(pinned))
     order = ages.sample(range(1, 100), len(pinned))
     jobs = [
         running_job(f"j{i}", str(i), order[i], **(PINNED_TO_N1 if is_pinned else {}))
         for i, is_pinned in enumerate(pinned)
     ]
-    size: dict[str, Any] = {"workers": claimed} if as_gang else {"gpus": claimed}
+    size: dict[str, Any] = {"workers": claimed_gpus} if as_gang else {"gpus": claimed_gpus}
     claim = job("claim", project="b", submitted=200, **PINNED_TO_N1, **size)
     nodes = cluster(f"1x{len(pinned)}+1x{idle_gpus}")
 
-    plan = decide(snapshot(nodes, [project("a", 0), project("b", claimed)], [*jobs, claim]))
+    plan = decide(snapshot(nodes, [project("a", 0), project("b", claimed_gpus)], [*jobs, claim]))
 
-    movers = min(claimed, pinned.count(False), idle_gpus)
-    assert (len(moved(plan)), len(stopped(plan))) == (movers, claimed - movers)
+    movers = min(claimed_gpus, pinned.count(False), idle_gpus)
+    assert len(moved(plan)) == movers
+    assert len(stopped(plan)) == claimed_gpus - movers
 
 
 # ---- R4: jobs that save take turns, and of the others the last started goes
@@ -276,8 +277,8 @@ def job_on_named_devices(
     return job(name, workers=len(places.split()), on=places, saves=saves, started=started, **fields)
 
 
-IN_TURN: dict[str, tuple[list[Workload], str]] = {
-    "the longest run, not the latest submitted": (
+VICTIM_ORDER: dict[str, tuple[list[Workload], str]] = {
+    "longest run, not latest submitted": (
         [
             job_on_named_devices("a0", started=500),
             job_on_named_devices("a1"),
@@ -285,7 +286,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         ],
         "a1",
     ),
-    "one that saves before one that loses its work": (
+    "job that saves first": (
         [
             job_on_named_devices("a0", saves=False),
             job_on_named_devices("a1", started=900),
@@ -293,7 +294,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         ],
         "a1",
     ),
-    "a known checkpoint is no promise to save": (
+    "job with a checkpoint that does not save": (
         [
             job_on_named_devices("a0", checkpointed=5, saves=False),
             job_on_named_devices("a1"),
@@ -301,7 +302,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         ],
         "a1",
     ),
-    "without saving the last started, which loses least": (
+    "not saving: last started": (
         [
             job_on_named_devices("a0", saves=False, started=940, submitted=1),
             job_on_named_devices("a1", saves=False, submitted=2),
@@ -309,42 +310,42 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         ],
         "a0",
     ),
-    "without saving, of equal starts, the latest submitted": (
+    "not saving, equal starts: latest submitted": (
         [
             job_on_named_devices("a0", saves=False, submitted=3),
             job_on_named_devices("a1", saves=False, submitted=2),
         ],
         "a0",
     ),
-    "without saving an unknown start counts as now": (
+    "not saving: unknown start counts as now": (
         [
             job_on_named_devices("a0", saves=False, started=None),
             job_on_named_devices("a1", saves=False, started=999),
         ],
         "a0",
     ),
-    "the least known loss, not the last started": (
+    "not saving: latest checkpoint": (
         [
             job_on_named_devices("a0", saves=False, started=100, checkpointed=900),
             job_on_named_devices("a1", saves=False, started=900, checkpointed=500),
         ],
         "a0",
     ),
-    "of equal known losses the last started": (
+    "not saving, equal checkpoints: last started": (
         [
             job_on_named_devices("a0", saves=False, started=400, checkpointed=500),
             job_on_named_devices("a1", saves=False, started=100, checkpointed=500),
         ],
         "a0",
     ),
-    "surplus of the latest submitted, whatever started last": (
+    "surplus: latest submitted": (
         [
             job_on_named_devices("a01", saves=False, started=900, min_workers=1, submitted=1),
             job_on_named_devices("a23", saves=False, started=100, min_workers=1, submitted=2),
         ],
         "a23",
     ),
-    "of equal starts the latest submitted": (
+    "equal starts: latest submitted": (
         [
             job_on_named_devices("a0", submitted=3),
             job_on_named_devices("a1", submitted=2),
@@ -352,29 +353,29 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         ],
         "a0",
     ),
-    "of equal starts and ages the last by name": (
+    "equal starts and ages: last by name": (
         [job_on_named_devices("a0"), job_on_named_devices("a1")],
         "a1",
     ),
-    "the lowest priority goes first all the same": (
+    "lowest priority before longest run": (
         [
             job_on_named_devices("a0", started=0),
             job_on_named_devices("a1", saves=False, priority=25),
         ],
         "a1",
     ),
-    "surplus goes before a whole workload all the same": (
+    "surplus before longest run": (
         [
             job_on_named_devices("a0", started=0),
             job_on_named_devices("a12", saves=False, min_workers=1),
         ],
         "a12",
     ),
-    "an unknown start counts as now": (
+    "unknown start counts as now": (
         [job_on_named_devices("a0", started=None), job_on_named_devices("a1", started=999)],
         "a1",
     ),
-    "a start at this second is as late as an unknown one": (
+    "start now equals an unknown start": (
         [
             job_on_named_devices("a0", started=1000, submitted=1),
             job_on_named_devices("a1", started=None, submitted=2),
@@ -384,7 +385,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
 }
 
 
-@pytest.mark.parametrize(("jobs", "expected"), IN_TURN.values(), ids=IN_TURN)
+@pytest.mark.parametrize(("jobs", "expected"), VICTIM_ORDER.values(), ids=VICTIM_ORDER)
 @pytest.mark.parametrize("by_index", [False, True], ids=["snapshot", "index"])
 def test_reclaim_stops_jobs_of_a_project_in_victim_order(
     jobs: list[Workload], expected: str, *, by_index: bool
@@ -397,6 +398,7 @@ def test_reclaim_stops_jobs_of_a_project_in_victim_order(
     )
     plan = decide(cluster_snapshot)
     if by_index:
+        # An earlier cycle at 10: the order must follow the time of the later one.
         index = ClusterIndex(replace(cluster_snapshot, now=10))
         decide(index)
         index.apply(SnapshotChanges(now=cluster_snapshot.now))
@@ -406,7 +408,7 @@ def test_reclaim_stops_jobs_of_a_project_in_victim_order(
 
 
 @pytest.mark.parametrize(
-    ("saves", "expected"), [(True, {"a2-0"}), (False, {"a01-0", "a01-1"})], ids=["saves", "not"]
+    ("saves", "expected"), [(True, {"a2-0"}), (False, {"a01-0", "a01-1"})], ids=["saves", "loses"]
 )
 def test_victim_order_measures_the_run_time_of_a_gang_from_its_youngest_worker(
     *, saves: bool, expected: set[str]

@@ -152,24 +152,25 @@ def test_wait_reason_code_has_its_sentence() -> None:
 
 LOSS = "node n1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
 LOSSES = {
-    "the only node": (1, "lost_devices", LOSS),
-    "one of two": (2, "no_room", f"1 of 1 GPU is in use: a 1; {LOSS}"),
+    "only node": (1, "lost_devices", LOSS),
+    "one of two nodes": (2, "no_room", f"1 of 1 GPU is in use: a 1; {LOSS}"),
     "two of three": (3, "no_room", f"1 of 1 GPU is in use: a 1; {LOSS}, and 1 more offers fewer"),
 }
 
 
-@pytest.mark.parametrize(("nodes", "code", "text"), LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize(("node_count", "code", "text"), LOSSES.values(), ids=LOSSES)
 def test_wait_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
-    nodes: int, code: str, text: str
+    node_count: int, code: str, text: str
 ) -> None:
-    lossy = [
+    nodes_with_loss = [
         Node(name=name, devices=4, broken_devices=(0, 1, 2, 3), loss=LOSS.replace("n1", name))
-        for name in ("n1", "n2")[: max(1, nodes - 1)]
+        for name in ("n1", "n2")[: max(1, node_count - 1)]
     ]
-    whole = [Node(name="n3", devices=1)][: nodes - 1]
-    jobs = [job("old", on="n3:0")][: nodes - 1]
+    healthy_nodes = [Node(name="n3", devices=1)][: node_count - 1]
+    jobs = [job("old", on="n3:0")][: node_count - 1]
 
-    plan = decide(snapshot([*lossy, *whole], [project("a", 9)], [*jobs, job("new")]))
+    nodes = [*nodes_with_loss, *healthy_nodes]
+    plan = decide(snapshot(nodes, [project("a", 9)], [*jobs, job("new")]))
 
     assert (waits(plan)["new"], sentence(plan, "new")) == (code, text)
 
@@ -187,30 +188,30 @@ def test_wait_reason_names_no_node_that_the_workload_may_not_use() -> None:
 
 
 GRACE = {
-    "known": ([1012], ", 12 s at most"),
-    "the last second": ([1001], ", 1 s at most"),
-    "over": ([1000], ""),
-    "unknown": ([None], ""),
-    "of two the later": ([1012, 1030], ", 30 s at most"),
-    "of two one unknown": ([1012, None], ""),
+    "known deadline": ([1012], ", 12 s at most"),
+    "deadline in one second": ([1001], ", 1 s at most"),
+    "deadline now": ([1000], ""),
+    "unknown deadline": ([None], ""),
+    "two deadlines": ([1012, 1030], ", 30 s at most"),
+    "known and unknown deadline": ([1012, None], ""),
 }
 
 
-@pytest.mark.parametrize(("times", "grace_text"), GRACE.values(), ids=GRACE)
+@pytest.mark.parametrize(("deadlines", "grace_text"), GRACE.values(), ids=GRACE)
 def test_reservation_reason_states_the_longest_grace_period_of_the_stopping_jobs(
-    times: list[int | None], grace_text: str
+    deadlines: list[int | None], grace_text: str
 ) -> None:
     projects = [project("a", 0), project("b", 2)]
     stopping_jobs = [
         job(f"old-{i}", on=f"n1:{i}", state="stopping", gone_by=deadline)
-        for i, deadline in enumerate(times)
+        for i, deadline in enumerate(deadlines)
     ]
-    devices = ",".join(str(i) for i in range(len(times)))
-    new = job("new", len(times), "b", on=f"n1:{devices}", state="reserved")
+    devices = ",".join(str(i) for i in range(len(deadlines)))
+    new = job("new", len(deadlines), "b", on=f"n1:{devices}", state="reserved")
 
-    plan = decide(snapshot(f"1x{len(times)}", projects, [*stopping_jobs, new]))
+    plan = decide(snapshot(f"1x{len(deadlines)}", projects, [*stopping_jobs, new]))
 
-    names = " and ".join(f"old-{i}" for i in range(len(times)))
+    names = " and ".join(f"old-{i}" for i in range(len(deadlines)))
     assert (
         sentence(plan, "new")
         == f"its place on n1 is reserved; waiting for {names} to stop{grace_text}"
@@ -234,18 +235,18 @@ def test_wait_reason_uses_the_singular_for_one_gpu() -> None:
 def test_wait_reason_names_device_memory_only_if_no_device_has_enough() -> None:
     nodes = [*cluster("1x1", memory_mib=100), *cluster("2x1", memory_mib=50)[1:]]
     claims = {
-        "more than any": job("new", gpu_memory_mib=101),
-        "what one has": job("new", gpu_memory_mib=80, nodes=("n2",)),
+        "more than any device": job("new", gpu_memory_mib=101),
+        "memory of a device that it may not use": job("new", gpu_memory_mib=80, nodes=("n2",)),
     }
 
     sentences = {
-        k: sentence(decide(snapshot(nodes, [project("a", 2)], [w])), "new")
-        for k, w in claims.items()
+        case: sentence(decide(snapshot(nodes, [project("a", 2)], [claim])), "new")
+        for case, claim in claims.items()
     }
 
     assert sentences == {
-        "more than any": "no device has 101 MiB of memory",
-        "what one has": "no node that it may use has what it asks for",
+        "more than any device": "no device has 101 MiB of memory",
+        "memory of a device that it may not use": "no node that it may use has what it asks for",
     }
 
 
@@ -281,19 +282,9 @@ def test_stop_reason_names_the_claimant_and_the_rule() -> None:
 
     stop = next(d for d in decide(cluster_snapshot).decisions if isinstance(d, Stop))
 
-    assert (
-        stop.worker,
-        stop.reason.code,
-        stop.reason.rule,
-        stop.reason.for_,
-        stop.reason.text,
-    ) == (
-        "eve/exp-7-0",
-        "reclaimed",
-        "R2",
-        "ana-1",
-        "eve is over its quota of 1 GPU: 1 GPU goes to the session of ana",
-    )
+    assert stop.worker == "eve/exp-7-0"
+    assert (stop.reason.code, stop.reason.rule, stop.reason.for_) == ("reclaimed", "R2", "ana-1")
+    assert stop.reason.text == "eve is over its quota of 1 GPU: 1 GPU goes to the session of ana"
 
 
 def test_project_shares_describe_the_cluster_after_the_plan() -> None:
@@ -433,10 +424,10 @@ def test_wait_reason_counts_room_for_memory_requests_as_the_scheduler_books_it(
 
 
 def test_wait_reason_of_a_gang_counts_device_memory_on_the_nodes_of_its_first_worker() -> None:
-    two, one = (
+    two_devices, one_device = (
         job("new", gpu_memory_mib=40_000, devices_wanted=count).workers[0] for count in (2, 1)
     )
-    gang = replace(job("new"), workers=(two, replace(one, name="new-1")))
+    gang = replace(job("new"), workers=(two_devices, replace(one_device, name="new-1")))
     existing = [job(f"m{n}", on=f"n2:{n}", gpu_memory_mib=10_000, submitted=0) for n in range(2)]
     nodes = cluster("1x1+1x2", memory_mib=46_068)
     plan = decide(

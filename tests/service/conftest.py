@@ -4,7 +4,7 @@
     simulated     the API over a SimulatedCluster: real HTTP, workloads without processes
     served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
     ana … agent   clients of the cast (below), each with its own token
-    asking_hub    (url, token) -> an authenticator that asks the hub there
+    make_authenticator  (url, token) -> an authenticator that asks the hub there
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
 nlp-people, root a hub admin, out and fin in no project, ro a member of vision with a read-only
@@ -240,7 +240,7 @@ async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def asking_hub() -> AsyncIterator[Callable[..., HubAuthenticator]]:
+async def make_authenticator() -> AsyncIterator[Callable[..., HubAuthenticator]]:
     authenticators: list[HubAuthenticator] = []
 
     def make(api_url: str, token: str = "unused") -> HubAuthenticator:
@@ -257,8 +257,8 @@ async def asking_hub() -> AsyncIterator[Callable[..., HubAuthenticator]]:
         return authenticators[-1]
 
     yield make
-    for each in authenticators:
-        await each.close()
+    for authenticator in authenticators:
+        await authenticator.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from runai.hub_service.simulation.traces import TraceRow
 
 @pytest.fixture
 def jobs() -> Callable[..., list[TraceRow]]:
-    def rows(*given: tuple[str, str, int, float, int], **columns: Any) -> list[TraceRow]:
+    def rows(*values: tuple[str, str, int, float, int], **columns: Any) -> list[TraceRow]:
         return [
             TraceRow(
                 job=job,
@@ -29,7 +29,7 @@ def jobs() -> Callable[..., list[TraceRow]]:
                 duration_s=duration,
                 **columns,
             )
-            for job, project, submit, gpus, duration in given
+            for job, project, submit, gpus, duration in values
         ]
 
     return rows

@@ -9,7 +9,6 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from live import MEMORY, Live, Log, lines
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
@@ -17,27 +16,28 @@ from runai.hub_service.scheduler.model.snapshot import Node
 from runai.hub_service.simulation.engine import EVERY_S, Setting, simulate
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow
+from virtual_platform import MEMORY_MIB, Log, VirtualPlatform, lines
 
 NODES = {"n1": 2, "n2": 2}
 PROJECTS = [ProjectSpec("a", quota=MilliGpu(1000)), ProjectSpec("b", quota=MilliGpu(3000))]
 POLICY = Policy(explain="none")
 
 
-def replayed(rows: Sequence[TraceRow]) -> Log:
+def replay_decisions(rows: Sequence[TraceRow]) -> Log:
     log: Log = []
-    nodes = [Node(name=n, devices=d, device_memory_mib=Mib(MEMORY)) for n, d in NODES.items()]
+    nodes = [Node(name=n, devices=d, device_memory_mib=Mib(MEMORY_MIB)) for n, d in NODES.items()]
     setting = Setting(nodes=nodes, projects=projects_for_core(PROJECTS), policy=POLICY)
     simulate(rows, "quota", setting, alone={}, on_plan=lambda at, p: log.append((at, lines(p))))
     return log
 
 
-def live(rows: Sequence[TraceRow]) -> Log:
-    submissions = [(row.submit_s, spec(row), row.duration_s) for row in rows]
+def live_decisions(rows: Sequence[TraceRow]) -> Log:
+    submissions = [(row.submit_s, workload_of(row), row.duration_s) for row in rows]
     nodes = {name: (devices, "simulated") for name, devices in NODES.items()}
-    return asyncio.run(Live(submissions, nodes, PROJECTS, POLICY, EVERY_S).log())
+    return asyncio.run(VirtualPlatform(submissions, nodes, PROJECTS, POLICY, EVERY_S).log())
 
 
-def spec(row: TraceRow) -> WorkloadSpec:
+def workload_of(row: TraceRow) -> WorkloadSpec:
     project, _, name = row.job.partition("/")
     gang = 2 if row.gpus > 2000 else 1
     return WorkloadSpec(
@@ -54,17 +54,17 @@ def spec(row: TraceRow) -> WorkloadSpec:
 
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from("ab"),
-        st.integers(0, 90),
-        st.sampled_from([250, 500, 1000, 2000, 4000]),
-        st.integers(1, 60),
+        st.sampled_from("ab"),  # project
+        st.integers(0, 90),  # submission in seconds
+        st.sampled_from([250, 500, 1000, 2000, 4000]),  # milli-GPU
+        st.integers(1, 60),  # duration in seconds
     ),
     min_size=1,
     max_size=12,
 )
 
 
-def trace(given_rows: Sequence[tuple[str, int, int, int]]) -> list[TraceRow]:
+def trace(row_values: Sequence[tuple[str, int, int, int]]) -> list[TraceRow]:
     number = count()
     rows = [
         TraceRow(
@@ -74,13 +74,14 @@ def trace(given_rows: Sequence[tuple[str, int, int, int]]) -> list[TraceRow]:
             gpus=gpus,
             duration_s=duration,
         )
-        for project, submit, gpus, duration in given_rows
+        for project, submit, gpus, duration in row_values
     ]
     return sorted(rows, key=lambda row: (row.submit_s, row.job))
 
 
-STORY = trace(
+TRACE_WITH_A_RECLAIM = trace(
     [
+        # Project, submission in s, milli-GPU, duration in s.
         ("a", 0, 4000, 100),  # a gang on all GPUs, far over a's quota
         ("a", 5, 500, 40),
         ("b", 20, 1000, 50),  # reclaims from the gang
@@ -92,16 +93,16 @@ STORY = trace(
 
 
 def test_replay_and_live_controller_make_the_same_decisions():
-    log = replayed(STORY)
+    decisions = replay_decisions(TRACE_WITH_A_RECLAIM)
 
-    kinds = {line[0] for _, plan in log for line in plan}
+    kinds = {kind for _cycle_time, plan in decisions for kind, *_ in plan}
     assert kinds >= {"start", "stop", "reserve"}
-    assert log == live(STORY)
+    assert decisions == live_decisions(TRACE_WITH_A_RECLAIM)
 
 
-@given(given_rows=ROWS)
+@given(row_values=ROWS)
 @settings(max_examples=40, deadline=None)
-def test_replay_and_live_controller_agree_on_generated_traces(given_rows):
-    rows = trace(given_rows)
+def test_replay_and_live_controller_agree_on_generated_traces(row_values):
+    rows = trace(row_values)
 
-    assert replayed(rows) == live(rows)
+    assert replay_decisions(rows) == live_decisions(rows)

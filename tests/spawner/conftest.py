@@ -5,7 +5,7 @@
 | `service` | a real service, two simulated GPUs: ana and bo in vision (sessions may use 1.5) |
 | `hub_client` | the spawner's own client of the service |
 | `submission` | a spawner's request: submission("ana", "0.5") |
-| `fresh` | the run's `runai up` with one simulated GPU, no server running (marker `hub`) |
+| `platform` | the run's `runai up` with one simulated GPU, no server running (marker `hub`) |
 | `kubeconfig` | for constructing a KubeSpawner; no API server is called |
 | `kubernetes_hub` | a hub over a control plane with one GPU; pods are processes, none left over |
 """
@@ -66,7 +66,7 @@ def submission() -> Callable[..., SubmitRequest]:
 
 
 @pytest.fixture
-def fresh(one_gpu: HubPlatform) -> Iterator[HubPlatform]:
+def platform(one_gpu: HubPlatform) -> Iterator[HubPlatform]:
     """The platform, with every server stopped before and after the test."""
     one_gpu.stop_all()
     yield one_gpu

@@ -28,7 +28,7 @@ from runai.spawner.session_request import SessionRequest
 from unix_accounts import accounts
 
 Submission = Callable[..., SubmitRequest]
-LONG_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def admission(hub_client: AsyncClient, messages: list[str]) -> Admission:
 async def admit_session(client: AsyncClient, request: SubmitRequest) -> Admission:
     """Submit a session that is granted at once, so that later ones wait."""
     admission = Admission(client, lambda _sentence: None)
-    await admission.admit(request, within_s=LONG_S)
+    await admission.admit(request, within_s=TIMEOUT_S)
     return admission
 
 
 async def test_session_gets_a_free_gpu_at_once_and_its_device_in_the_environment(
     admission: Admission, submission: Submission, messages: list[str]
 ):
-    detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    detail = await admission.admit(submission("ana", "0.5"), within_s=TIMEOUT_S)
     environment = await admission.environment()
 
     assert (detail.id, detail.user, detail.state) == ("vision/lab-ana", "ana", "starting")
@@ -63,7 +63,7 @@ async def test_session_gets_a_free_gpu_at_once_and_its_device_in_the_environment
 async def test_session_without_a_gpu_is_granted_and_sees_none(
     admission: Admission, submission: Submission, messages: list[str]
 ):
-    await admission.admit(submission("ana", "0"), within_s=LONG_S)
+    await admission.admit(submission("ana", "0"), within_s=TIMEOUT_S)
     environment = await admission.environment()
 
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
@@ -73,7 +73,7 @@ async def test_session_without_a_gpu_is_granted_and_sees_none(
 async def test_session_runs_once_its_process_is_attached(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
-    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    await admission.admit(submission("ana", "0.5"), within_s=TIMEOUT_S)
     process = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
     created = psutil.Process(process.pid).create_time()
     await admission.attach(ProcessReport(pid=process.pid, created=created))
@@ -91,10 +91,10 @@ async def test_waiting_session_has_the_reason_and_gets_the_gpu_once_it_is_free(
     messages: list[str],
     eventually_async: Callable[..., Any],
 ):
-    first = await admit_session(hub_client, submission("bo", "1"))
-    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
+    session_of_bo = await admit_session(hub_client, submission("bo", "1"))
+    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=TIMEOUT_S))
     await eventually_async(lambda: len(messages) == 1)
-    await first.release()
+    await session_of_bo.release()
     detail = await waiting
 
     assert messages == [
@@ -112,7 +112,7 @@ async def test_admission_timeout_raises_the_waiting_reason(
     monkeypatch: pytest.MonkeyPatch,
 ):
     await admit_session(hub_client, submission("bo", "1"))
-    # The time has passed as soon as the reason is known, and not before.
+    # The clock passes the 30 seconds as soon as the reason is known, and not before.
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 30 * len(messages))
     with pytest.raises(SessionRefused) as refused:
@@ -133,7 +133,7 @@ async def test_session_deleted_while_it_waits_is_refused(
     eventually_async: Callable[..., Any],
 ):
     await admit_session(hub_client, submission("bo", "1"))
-    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
+    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=TIMEOUT_S))
     await eventually_async(lambda: len(messages) == 1)
     await hub_client.delete("vision/lab-ana")
     with pytest.raises(SessionRefused) as refused:
@@ -146,7 +146,7 @@ async def test_refused_session_has_the_message_of_the_service(
     admission: Admission, submission: Submission
 ):
     with pytest.raises(SessionRefused) as refused:
-        await admission.admit(submission("out", "0.5"), within_s=LONG_S)
+        await admission.admit(submission("out", "0.5"), within_s=TIMEOUT_S)
 
     assert "out is not a member of project vision." in refused.value.jupyterhub_message
     assert admission.workload == ""
@@ -156,7 +156,7 @@ async def test_admission_replaces_an_earlier_session_of_the_user(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     await admit_session(hub_client, submission("ana", "0.25"))
-    detail = await admission.admit(submission("ana", "1"), within_s=LONG_S)
+    detail = await admission.admit(submission("ana", "1"), within_s=TIMEOUT_S)
 
     assert detail.allocated == 1
     assert [workload.id for workload in await hub_client.workloads()] == ["vision/lab-ana"]
@@ -165,10 +165,10 @@ async def test_admission_replaces_an_earlier_session_of_the_user(
 async def test_admission_never_replaces_a_workload_of_a_different_user(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
-    theirs = submission("bo", "0.25").model_copy(update={"name": "lab-ana"})
-    await admit_session(hub_client, theirs)
+    session_of_bo = submission("bo", "0.25").model_copy(update={"name": "lab-ana"})
+    await admit_session(hub_client, session_of_bo)
     with pytest.raises(SessionRefused) as refused:
-        await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+        await admission.admit(submission("ana", "0.5"), within_s=TIMEOUT_S)
 
     assert "taken by a session of bo" in refused.value.jupyterhub_message
     assert (await hub_client.workload("vision/lab-ana")).user == "bo"
@@ -180,7 +180,7 @@ async def test_session_release_deletes_the_session_and_may_be_repeated(
     hub_client: AsyncClient,
     eventually_async: Callable[..., Any],
 ):
-    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    await admission.admit(submission("ana", "0.5"), within_s=TIMEOUT_S)
 
     assert await admission.release()
     await eventually_async(lambda: _is_deleted(hub_client))
@@ -200,11 +200,11 @@ async def test_session_release_without_a_reachable_service_returns_false(
 async def test_attach_to_a_deleted_session_is_refused(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
-    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    await admission.admit(submission("ana", "0.5"), within_s=TIMEOUT_S)
     await hub_client.delete(admission.workload)
-    me = ProcessReport(pid=os.getpid(), created=psutil.Process().create_time())
+    own_process = ProcessReport(pid=os.getpid(), created=psutil.Process().create_time())
     with pytest.raises(SessionRefused):
-        await admission.attach(me)
+        await admission.attach(own_process)
 
 
 async def _is_deleted(client: AsyncClient) -> bool:
@@ -227,25 +227,25 @@ def test_last_lines_of_a_server_are_displayed_as_text_and_not_logged():
     assert refused.status_code < 500
 
 
-@pytest.mark.parametrize(("setting", "mask"), [("", "007"), ("027", "027")])
+@pytest.mark.parametrize(("project_umask", "server_umask"), [("", "007"), ("027", "027")])
 async def test_server_has_the_umask_of_its_account_unless_its_project_has_one(
-    tmp_path: Path, setting: str, mask: str
+    tmp_path: Path, project_umask: str, server_umask: str
 ):
-    vision = ProjectSpec("vision", quota=MilliGpu(1000), members=("ana",), umask=setting)
+    vision = ProjectSpec("vision", quota=MilliGpu(1000), members=("ana",), umask=project_umask)
     actors = [Actor("hub", kind="hub"), Actor("ana")]
-    place = tmp_path / "service"
+    data_dir = tmp_path / "service"
     spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
-    with accounts() as unix, running_service(place, actors, [vision], gpus=1) as service:
+    with accounts() as unix, running_service(data_dir, actors, [vision], gpus=1) as service:
         unix.answer("ana", unix.entry("ana", umask="007"))
-        spawner._start_account = await unix.directory(place).account("ana")
+        spawner._start_account = await unix.directory(data_dir).account("ana")
         assert service.platform is not None
-        service.platform.accounts = unix.directory(place)
-        assert spawner._umask == "007"  # of one without a project
+        service.platform.accounts = unix.directory(data_dir)
+        assert spawner._umask == "007"  # the account's, before a project is known
         async with AsyncClient(service.url, service.tokens["hub"], patience_s=1) as client:
             admission = Admission(client, lambda _sentence: None)
             await spawner._admit(admission, SessionRequest("vision", parse_amount("0.5")))
-            assert (await client.workload(spawner.workload)).umask == mask
-            assert spawner._umask == mask
+            assert (await client.workload(spawner.workload)).umask == server_umask
+            assert spawner._umask == server_umask
             await admission.release()
     spawner.clear_state()
     assert spawner._umask == "007"

@@ -53,37 +53,37 @@ async def test_wait_up_returns_the_answer_of_the_server():
 
 
 @pytest.mark.parametrize(
-    ("work", "end", "raised"),
+    ("wait_for_answer", "wait_for_end", "error"),
     [
-        pytest.param(wait_forever, raise_ended, ServerEnded, id="the server's end"),
-        pytest.param(timeout, wait_forever, TimeoutError, id="a timeout"),
-        pytest.param(timeout, raise_ended, TimeoutError, id="a timeout with the end"),
+        pytest.param(wait_forever, raise_ended, ServerEnded, id="end of the server"),
+        pytest.param(timeout, wait_forever, TimeoutError, id="timeout"),
+        pytest.param(timeout, raise_ended, TimeoutError, id="timeout and end at once"),
     ],
 )
 async def test_wait_up_raises_the_exit_of_the_notebook_server_or_the_timeout(
-    work, end, raised: type[Exception]
+    wait_for_answer, wait_for_end, error: type[Exception]
 ):
-    server = StubServer(work)
-    end_wait_with_server(server, end)
+    server = StubServer(wait_for_answer)
+    end_wait_with_server(server, wait_for_end)
 
-    with pytest.raises(raised):
+    with pytest.raises(error):
         await server.wait_up()
 
 
 async def test_cancelled_server_start_cancels_its_tasks():
-    cancelled = []
+    cancelled_parts = []
 
-    async def part() -> NoReturn:
+    async def wait_until_cancelled() -> NoReturn:
         try:
             await wait_forever()
         finally:
-            cancelled.append(1)
+            cancelled_parts.append("part")
 
-    start = asyncio.ensure_future(unless_ended(part(), part()))
-    await asyncio.wait({start}, timeout=0)
-    await asyncio.wait({start}, timeout=0)
+    start = asyncio.ensure_future(unless_ended(wait_until_cancelled(), wait_until_cancelled()))
+    for _ in range(2):  # turns of the loop, in which the parts begin
+        await asyncio.wait({start}, timeout=0)
     start.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await start
-    assert cancelled == [1, 1]
+    assert cancelled_parts == ["part", "part"]

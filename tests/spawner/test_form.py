@@ -44,7 +44,7 @@ def node(devices: int) -> NodeView:
         pytest.param(1, 4, [5], ["0.25", "0.5", "1"], id="never above the quota"),
         pytest.param(None, None, [5, 8], ["0.25", "0.5", "1", "2", "4", "8"], id="unlimited"),
         pytest.param(100, None, [2, 2], ["0.25", "0.5", "1", "2"], id="no more than a node has"),
-        pytest.param(0.3, None, [5], ["0.25"], id="a small quota"),
+        pytest.param(0.3, None, [5], ["0.25"], id="small quota"),
         pytest.param(0, None, [5], [], id="no quota"),
         pytest.param(2.5, None, [], [], id="no devices"),
     ],
@@ -68,6 +68,10 @@ def test_spawn_form_offers_are_limited_by_quota_build_quota_and_devices(
         (Person("people"), False),
         (Person("bo"), False),
     ],
+    ids=[
+        *("member", "admin", "in a member group", "in an admin group"),
+        *("user named like the group", "no member"),
+    ],
 )
 def test_is_member_includes_members_groups_and_admins_of_a_project(person: Person, expected: bool):
     project = ProjectView(
@@ -89,17 +93,17 @@ def test_is_member_includes_members_groups_and_admins_of_a_project(person: Perso
         pytest.param(
             {"project": ["vision"], "gpus": ["0.5"], "amount": [""]},
             {"project": "vision", "gpus": "0.5"},
-            id="an offer",
+            id="offer",
         ),
         pytest.param(
             {"project": ["vision"], "gpus": ["other"], "amount": ["8 GiB"]},
             {"project": "vision", "gpus": "8 GiB"},
-            id="another amount",
+            id="amount as text",
         ),
         pytest.param(
             {"project": ["vision"], "gpus": ["0.5"], "amount": ["8 GiB"]},
             {"project": "vision", "gpus": "0.5"},
-            id="an offer after all",
+            id="offer beside an unused text",
         ),
         pytest.param({"gpus": ["0"]}, {"project": "", "gpus": "0"}, id="no project"),
         pytest.param(
@@ -110,7 +114,7 @@ def test_is_member_includes_members_groups_and_admins_of_a_project(person: Perso
         pytest.param(
             {"project": ["vision"], "gpus": ["0"], "cpu": [""], "memory": [""]},
             {"project": "vision", "gpus": "0"},
-            id="without a GPU, nothing else",
+            id="empty CPU and memory",
         ),
     ],
 )
@@ -147,12 +151,13 @@ async def test_spawn_form_choices_have_memory_and_waiting_reason_of_each_amount(
     [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
     assert (vision.name, vision.summary) == ("vision", "build quota: 1 of 1.5 GPUs in use")
-    why = "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1; expected to start"
+    quota_text = "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1"
+    wait_reason = f"{quota_text}; expected to start"
     choices = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
     assert choices == [
         ("¼ GPU", "4 GiB (simulated)", "", ""),
         ("½ GPU", "8 GiB (simulated)", "", ""),
-        ("1 GPU", "16 GiB (simulated)", why, ""),
+        ("1 GPU", "16 GiB (simulated)", wait_reason, ""),
         ("Without a GPU", "", "", ""),
     ]
     assert [workload.user for workload in await hub_client.workloads()] == ["bo"]
@@ -162,7 +167,7 @@ async def test_spawn_form_offers_no_project_to_a_user_without_a_project(hub_clie
     assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
-WHY = (
+WAIT_REASON = (
     "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1;"
     " expected to start in 3 minutes"
 )
@@ -172,7 +177,7 @@ VISION = ProjectChoices(
     (
         Choice(Amount(milli_gpus=250), "¼ GPU", "4 GiB"),
         Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB"),
-        Choice(Amount(milli_gpus=1000), "1 GPU", "16 GiB", waits=WHY),
+        Choice(Amount(milli_gpus=1000), "1 GPU", "16 GiB", waits=WAIT_REASON),
         Choice(NO_GPU, "Without a GPU"),
     ),
 )
@@ -216,22 +221,22 @@ class TestRendered:
             ("cpu", ""),
             ("memory", ""),
         ]
-        assert fields.findall(render([VISION], last=last)) == []  # Kubernetes
+        assert fields.findall(render([VISION], last=last)) == []  # not on Kubernetes
         assert fields.findall(render([], last=last, of_machine=True)) == []
 
-    @pytest.mark.parametrize("projects", [[VISION], []], ids=["a member", "of no project"])
+    @pytest.mark.parametrize("projects", [[VISION], []], ids=["member", "no member"])
     def test_spawn_form_offers_a_start_without_settings_only_after_a_failed_start(self, projects):
-        offered = 'name="settings" value="without"'
+        checkbox = 'name="settings" value="without"'
 
-        assert offered in render(projects, last={}, has_failed=True)
-        assert offered not in render(projects, last={"settings": "without"})
+        assert checkbox in render(projects, last={}, has_failed=True)
+        assert checkbox not in render(projects, last={"settings": "without"})
 
     def test_spawn_form_has_the_reason_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 
-        assert html.count('ms-auto">free now') == 2
-        assert html.count("would wait") == 1
-        assert WHY in html
+        assert html.count('ms-auto">free now') == 2  # ¼ and ½ GPU
+        assert html.count("would wait") == 1  # 1 GPU
+        assert WAIT_REASON in html
 
     def test_spawn_form_promises_no_start_at_once_if_checks_are_incomplete(self):
         html = render([VISION], last={}, unchecked="taints, volumes, admission")
@@ -241,34 +246,35 @@ class TestRendered:
         assert "Not checked here: taints, volumes, admission." in html
 
     def test_spawn_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
-        why = "vision/fill makes room for it"
-        soon = Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB", waits=why, is_soon=True)
-        choices = (VISION.choices[2], VISION.choices[3], soon)
+        reason = "vision/fill makes room for it"
+        soon = Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB", waits=reason, is_soon=True)
+        whole_gpu, no_gpu = VISION.choices[2:]
+        choices = (whole_gpu, no_gpu, soon)
         html = render([replace(VISION, choices=choices)], last={})
 
         assert re.findall(r'value="([^"]*)"[^>]* checked', html) == ["0.5"]
         assert (html.count("yours soon"), html.count("would wait")) == (1, 1)
-        assert f">{why}</span>" in html
+        assert f">{reason}</span>" in html
 
     @pytest.mark.parametrize(
-        ("last", "marked", "written"),
+        ("last", "checked", "amount"),
         [
-            pytest.param({}, "0.25", "", id="never chosen: the first that is free"),
-            pytest.param({"project": "vision", "gpus": "0.5"}, "0.5", "", id="an offer"),
+            pytest.param({}, "0.25", "", id="no last choice: first free one"),
+            pytest.param({"project": "vision", "gpus": "0.5"}, "0.5", "", id="offered amount"),
             pytest.param({"project": "vision", "gpus": "0"}, "0", "", id="no GPU"),
-            pytest.param({"project": "vision", "gpus": "0.35"}, "other", "0.35", id="free text"),
+            pytest.param({"project": "vision", "gpus": "0.35"}, "other", "0.35", id="fraction"),
             pytest.param({"project": "vision", "gpus": "8 GiB"}, "other", "8 GiB", id="memory"),
-            pytest.param({"project": "gone", "gpus": "0.5"}, "0.5", "", id="project is gone"),
+            pytest.param({"project": "gone", "gpus": "0.5"}, "0.5", "", id="deleted project"),
             pytest.param({"image": "x"}, "0.25", "", id="options of another spawner"),
         ],
     )
     def test_spawn_form_preselects_the_last_choice(
-        self, last: dict[str, Any], marked: str, written: str
+        self, last: dict[str, Any], checked: str, amount: str
     ):
         html = render([VISION], last=last)
 
-        assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [marked]
-        assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [written]
+        assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [checked]
+        assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [amount]
 
     def test_spawn_form_offers_only_sessions_without_gpu_to_a_user_without_project(self):
         html = render([], last={})
@@ -285,8 +291,8 @@ class TestRendered:
         assert "not a member" not in html
 
     def test_spawn_form_with_several_projects_preselects_the_last_project_and_choice(self):
-        two = [replace(VISION, name="nlp"), VISION]
-        html = render(two, last={"project": "vision", "gpus": "0.5"})
+        projects = [replace(VISION, name="nlp"), VISION]
+        html = render(projects, last={"project": "vision", "gpus": "0.5"})
 
         assert '<option value="vision" selected>' in html
         assert re.findall(r'data-project="(\w+)"( hidden disabled)?', html) == [

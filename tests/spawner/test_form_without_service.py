@@ -14,7 +14,9 @@ PROMISES = ("moment", "soon", "few seconds")
 
 
 @pytest.mark.parametrize(
-    "url", ["", "{service}", "http://127.0.0.1:{port}/services/runai/", "http://nowhere.invalid/"]
+    "url",
+    ["", "{service}", "http://127.0.0.1:{port}/services/runai/", "http://nowhere.invalid/"],
+    ids=["no address", "token refused", "nothing listens", "unknown host"],
 )
 async def test_spawn_form_without_a_service_answer_promises_no_gpu_and_names_the_log(
     service: RunningService, caplog: pytest.LogCaptureFixture, url: str
@@ -30,7 +32,8 @@ async def test_spawn_form_without_a_service_answer_promises_no_gpu_and_names_the
 
     assert "The GPU service does not answer: only a session without a GPU can start." in html
     assert not any(promise in html for promise in PROMISES)
-    (line,) = [
+    (log_line,) = [
         message for message in caplog.messages if message.startswith("The service did not answer")
     ]
-    assert line.partition("[")[2].rstrip("]") in html
+    request_id = log_line.partition("[")[2].rstrip("]")
+    assert request_id in html

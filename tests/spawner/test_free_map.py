@@ -34,8 +34,8 @@ def node(*allocated: float | None, name: str = "box") -> NodeView:
         pytest.param([node(1, 0.5, 0)], "1.5 of 3 GPUs free (1 whole)", id="mixed"),
         pytest.param([node(1, 1)], "0 of 2 GPUs free", id="full"),
         pytest.param([node(0, 0)], "2 of 2 GPUs free", id="empty"),
-        pytest.param([node(None, 0)], "1 of 2 GPUs free (1 whole)", id="one taken out"),
-        pytest.param([node(0), node(1, name="b")], "1 of 2 GPUs free (1 whole)", id="two"),
+        pytest.param([node(None, 0)], "1 of 2 GPUs free (1 whole)", id="device out of service"),
+        pytest.param([node(0), node(1, name="b")], "1 of 2 GPUs free (1 whole)", id="two nodes"),
         pytest.param([], "", id="no GPUs"),
     ],
 )
@@ -51,7 +51,7 @@ def test_map_of_free_gpus_has_the_free_part_of_each_device():
 
 
 def test_map_of_free_gpus_in_a_large_cluster_has_only_the_summary():
-    cluster_map = free_map([node(*[0.0] * 65)])
+    cluster_map = free_map([node(*[0.0] * 65)])  # a map has at most 64 devices
 
     assert cluster_map.words == "65 of 65 GPUs free"
     assert not cluster_map.nodes

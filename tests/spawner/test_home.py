@@ -46,13 +46,13 @@ def test_start_is_refused_if_the_data_directory_is_missing(spawner, data):
 
 
 def test_concurrent_first_server_starts_create_a_single_home(spawner, data, monkeypatch):
-    real = Path.rename
+    real_rename = Path.rename
 
     def rename_after_second_start(path: Path, target: Path) -> Path:
-        monkeypatch.setattr(Path, "rename", real)
+        monkeypatch.setattr(Path, "rename", real_rename)
         spawner._prepare_home()  # the other server's start, in between
         (target / "notebook.ipynb").write_text("{}")
-        return real(path, target)
+        return real_rename(path, target)
 
     monkeypatch.setattr(Path, "rename", rename_after_second_start)
     spawner._prepare_home()

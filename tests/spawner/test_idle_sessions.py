@@ -20,8 +20,8 @@ from runai.hub_service.client import Client
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
-DEVICES = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
-CLIENT = """
+PRINT_DEVICES = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+KERNEL_CLIENT_PROGRAM = """
 import sys
 from jupyter_client.blocking.client import BlockingKernelClient
 
@@ -40,7 +40,7 @@ else:
     assert message["parent_header"]["msg_id"] == message_id
 client.stop_channels()
 """
-CULLER = """
+CULLER_CONFIG = """
 from runai.embedded.culler import cull_arbiter
 c.IdleCuller.cull_arbiter_hook = cull_arbiter
 """
@@ -77,19 +77,19 @@ class Kernel:
 
     def _client(self, call: str, code: str) -> str:
         # In a process of its own: jupyter_client leaves sockets and loops to the garbage collector.
-        command = [sys.executable, "-c", CLIENT, str(self.file), call, code]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout.strip()
+        command = [sys.executable, "-c", KERNEL_CLIENT_PROGRAM, str(self.file), call, code]
+        process = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+        assert process.returncode == 0, process.stderr[-2000:]
+        return process.stdout.strip()
 
 
 @pytest.fixture
-def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
+def kernel_of(platform: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
     """Return a function that starts a kernel on a user's server; close its connections later."""
     started: list[Kernel] = []
 
     def start(user: str) -> Kernel:
-        started.append(Kernel(fresh, user))
+        started.append(Kernel(platform, user))
         return started[-1]
 
     yield start
@@ -101,7 +101,7 @@ def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
 def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
     """Run a culler with an idle limit of one second, which culls every server."""
     config = folder / "culler.py"
-    config.write_text(CULLER)
+    config.write_text(CULLER_CONFIG)
     environment = os.environ | {
         "JUPYTERHUB_API_TOKEN": TESTER_TOKEN,
         "RUNAI_API_URL": f"{platform.http.base_url}/services/runai/",
@@ -119,45 +119,45 @@ def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
 
 
 def test_notebook_server_is_not_culled_while_its_gpu_works_or_after_its_release(
-    fresh: HubPlatform,
+    platform: HubPlatform,
     kernel_of: Callable[[str], Kernel],
     tmp_path: Path,
     eventually: Callable[..., Any],
 ):
-    fresh.start_server("ana", project="vision", gpus="0.5")
-    fresh.start_server("bo")
-    server, kernel = fresh.pid("ana"), kernel_of("ana")
-    device = fresh.environment("ana")["CUDA_VISIBLE_DEVICES"]
-    assert eventually(lambda: kernel.run_cell(DEVICES)) == repr(device)
-    kernel.run_cell("open('kept.txt', 'w').write('all my work')")
+    platform.start_server("ana", project="vision", gpus="0.5")
+    platform.start_server("bo")
+    server, kernel = platform.pid("ana"), kernel_of("ana")
+    device = platform.environment("ana")["CUDA_VISIBLE_DEVICES"]
+    assert eventually(lambda: kernel.run_cell(PRINT_DEVICES)) == repr(device)
+    kernel.run_cell("open('work.txt', 'w').write('all my work')")
     kernel.start_cell("while True: pass")
-    eventually(lambda: (fresh.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
+    eventually(lambda: (platform.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
 
     def is_culled(user: str) -> bool:
         # The culler's log explains a failure.
-        assert not fresh.server(user), (tmp_path / "culler.log").read_text()[-3000:]
+        assert not platform.server(user), (tmp_path / "culler.log").read_text()[-3000:]
         return True
 
-    with culler(fresh, tmp_path):
+    with culler(platform, tmp_path):
         eventually(lambda: is_culled("bo"), within=120, what="bo's server is culled")
-    assert fresh.holds() == {"ana": 0.5}
+    assert platform.holds() == {"ana": 0.5}
 
-    token = DataDirectory(fresh.data_dir).hub_token()
-    with Client(f"{fresh.http.base_url}/services/runai/", token) as hub:
+    token = DataDirectory(platform.data_dir).hub_token()
+    with Client(f"{platform.http.base_url}/services/runai/", token) as hub:
         hub.release("vision/lab-ana")
-        eventually(lambda: fresh.holds() == {"ana": 0}, what="the GPU is given back")
+        eventually(lambda: platform.holds() == {"ana": 0}, what="the GPU is given back")
 
         # The kernel's process died, the server did not: it restarted the kernel, without a GPU.
-        assert eventually(lambda: kernel.run_cell(DEVICES)) == "''"
-        assert fresh.pid("ana") == server
-        assert fresh.server("ana")["ready"]
-        assert kernel.http.get("/contents/kept.txt").json()["content"] == "all my work"
+        assert eventually(lambda: kernel.run_cell(PRINT_DEVICES)) == "''"
+        assert platform.pid("ana") == server
+        assert platform.server("ana")["ready"]
+        assert kernel.http.get("/contents/work.txt").json()["content"] == "all my work"
 
         hub.regain("vision/lab-ana")
-        eventually(lambda: fresh.holds() == {"ana": 0.5}, what="the GPU is back")
+        eventually(lambda: platform.holds() == {"ana": 0.5}, what="the GPU is back")
         kernel.restart()
 
-        assert eventually(lambda: kernel.run_cell(DEVICES)) == repr(device)
+        assert eventually(lambda: kernel.run_cell(PRINT_DEVICES)) == repr(device)
         assert psutil.Process(server).is_running()
         history = [event.kind for event in hub.workload("vision/lab-ana").history]
     assert "released" in history

@@ -20,9 +20,10 @@ from waiting import eventually
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
 PROXY = "http://127.0.0.1:9"
-SECRET = "http://ana:hunter2@127.0.0.1:9"
-DIRECT = "example.org,127.0.0.1,localhost,::1"
-"""The hub's name is 127.0.0.1 here."""
+PASSWORD = "hunter2"
+PROXY_WITH_PASSWORD = f"http://ana:{PASSWORD}@127.0.0.1:9"
+HOSTS_WITHOUT_PROXY = "example.org,127.0.0.1,localhost,::1"
+"""The shell's, and the hub's own names."""
 HUB_CONFIG = 'c.RunaiLocalSpawner.environment.update({"CUDA_HOME": "/of/the/file"})\n'
 
 
@@ -35,14 +36,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def platform(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
     shell = {
         "http_proxy": PROXY,
-        "HTTPS_PROXY": SECRET,
+        "HTTPS_PROXY": PROXY_WITH_PASSWORD,
         "no_proxy": "example.org",
         "NO_PROXY": "",
         "TZ": "Asia/Tokyo",
         "CUDA_HOME": str(certificates.parent),
         "SSL_CERT_FILE": str(certificates),
         "REQUESTS_CA_BUNDLE": str(certificates / "missing"),
-        "ADMINS_TOKEN": "hunter2",
+        "ADMINS_TOKEN": PASSWORD,
         "TMPDIR": "/var/tmp",
     }
     variables = f'{{"TMPDIR": "{certificates.parent}"}}'
@@ -73,23 +74,23 @@ def test_session_and_job_inherit_shell_variables_unless_set_for_them(
     session = platform.environment("ana")
     platform.stop_server("ana")
     job = environment_of_job(platform)
-    chosen = environment_of_job(platform, HTTP_PROXY="http://mine", TZ="UTC")
+    customized = environment_of_job(platform, HTTP_PROXY="http://mine", TZ="UTC")
     log = DataDirectory(platform.data_dir).hub_log.read_text()
 
-    same = {
+    common = {
         "http_proxy": PROXY,
-        "no_proxy": DIRECT,
-        "NO_PROXY": DIRECT,
+        "no_proxy": HOSTS_WITHOUT_PROXY,
+        "NO_PROXY": HOSTS_WITHOUT_PROXY,
         "TZ": "Asia/Tokyo",
         "SSL_CERT_FILE": str(certificates),
     }
-    assert inherited(platform, job) == {**same, "CUDA_HOME": str(certificates.parent)}
-    assert inherited(platform, session) == {**same, "CUDA_HOME": "/of/the/file"}
-    assert (chosen["HTTP_PROXY"], chosen["TZ"]) == ("http://mine", "UTC")
-    assert "http_proxy" not in chosen
+    assert inherited(platform, job) == {**common, "CUDA_HOME": str(certificates.parent)}
+    assert inherited(platform, session) == {**common, "CUDA_HOME": "/of/the/file"}
+    assert (customized["HTTP_PROXY"], customized["TZ"]) == ("http://mine", "UTC")
+    assert "http_proxy" not in customized
     assert job["TMPDIR"].startswith("/var/tmp/runai-")
     assert session["TMPDIR"] == str(certificates.parent)
-    assert "hunter2" not in log + (platform.data_dir / "up.log").read_text()
+    assert PASSWORD not in log + (platform.data_dir / "up.log").read_text()
 
 
 def test_doctor_names_shell_variables_that_sessions_and_jobs_do_not_inherit(
@@ -101,4 +102,4 @@ def test_doctor_names_shell_variables_that_sessions_and_jobs_do_not_inherit(
     assert "SSL_CERT_FILE" in findings[0].text
     assert f"cannot read REQUESTS_CA_BUNDLE={certificates}/missing" in texts
     assert "the address in HTTPS_PROXY has a user or password" in texts
-    assert "hunter2" not in str(findings)
+    assert PASSWORD not in str(findings)

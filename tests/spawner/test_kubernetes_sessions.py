@@ -38,7 +38,8 @@ def test_session_gets_a_whole_gpu_and_the_next_waits_with_a_reason(
     assert events[-1]["ready"]
     bars = [event["progress"] for event in events if "progress" in event]
     assert bars == sorted(bars)
-    assert not [e for e in events[:-1] if "[Normal] vision uses" in e["message"]]  # reported once
+    earlier_messages = [event["message"] for event in events[:-1]]
+    assert not [text for text in earlier_messages if "[Normal] vision uses" in text]  # only once
     assert pod["spec"]["schedulerName"] == "runai-scheduler"
     assert pod["metadata"]["labels"]["runai/project"] == "vision"
     assert pod["metadata"]["labels"]["runai/kind"] == "build"
@@ -117,15 +118,15 @@ def test_two_half_gpu_sessions_share_a_device_and_a_third_waits(
     ("options", "sentence"),
     [
         pytest.param({"project": "nope", "gpus": 1}, "There is no project nope.", id="project"),
-        pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="too many"),
+        pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="over quota"),
         pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),
-        pytest.param({"image": "huge"}, "There is no choice 'huge' of image.", id="choice"),
-        pytest.param({"image": ["large"]}, "The option 'image' is not text.", id="type"),
+        pytest.param({"image": "huge"}, "There is no choice 'huge' of image.", id="unknown image"),
+        pytest.param({"image": ["large"]}, "The option 'image' is not text.", id="list of images"),
         pytest.param({"image--unlisted-choice": "other/x"}, "'other/x' is not allowed", id="own"),
         pytest.param(
             {"profile": "plain", "image--unlisted-choice": "other/x"},
             "failed validation regex",
-            id="own, of a named profile",
+            id="own image, named profile",
         ),
     ],
 )
@@ -203,24 +204,24 @@ def test_spawn_form_offers_profiles_and_marks_choices_that_would_wait(
 ):
     hub = kubernetes_hub
     with hub.browser("ana") as browser:
-        free = browser.get("/hub/spawn").text
+        free_form = browser.get("/hub/spawn").text
         hub.start_server("bo", project="vision", gpus="1")
-        taken = browser.get("/hub/spawn").text
-        chosen = {"project": "vision", "gpus": "other", "amount": "1.5", "profile": "plain"}
-        refused = browser.post("/hub/spawn", data=chosen).text
+        busy_form = browser.get("/hub/spawn").text
+        fields = {"project": "vision", "gpus": "other", "amount": "1.5", "profile": "plain"}
+        refused_form = browser.post("/hub/spawn", data=fields).text
     with hub.browser("cy") as browser:
-        without = browser.get("/hub/spawn").text
+        guest_form = browser.get("/hub/spawn").text
 
-    assert 'value="one-gpu"' in free
-    assert ">free</span>" in free
-    assert "Not checked here: taints, volumes, admission." in free
-    assert "0 GiB" not in free  # the memory of these is unknown
-    assert "PyTorch and TensorFlow keep to your memory" in free
-    assert "would wait" in taken
-    assert "the build quota of vision is 1 GPU, and its notebooks hold 1: bo 1" in taken
-    assert "above one GPU only whole ones are." in refused
-    assert 'value="one-gpu"' not in without
-    assert 'name="gpus"' in without
+    assert 'value="one-gpu"' in free_form
+    assert ">free</span>" in free_form
+    assert "Not checked here: taints, volumes, admission." in free_form
+    assert "0 GiB" not in free_form  # the memory of these is unknown
+    assert "PyTorch and TensorFlow keep to your memory" in free_form
+    assert "would wait" in busy_form
+    assert "the build quota of vision is 1 GPU, and its notebooks hold 1: bo 1" in busy_form
+    assert "above one GPU only whole ones are." in refused_form
+    assert 'value="one-gpu"' not in guest_form
+    assert 'name="gpus"' in guest_form
 
 
 def test_spawn_form_choice_starts_a_server_with_the_chosen_profile_and_gpus(

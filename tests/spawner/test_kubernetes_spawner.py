@@ -20,14 +20,14 @@ Eventually = Callable[..., Any]
 def test_kubernetes_spawner_applies_hooks_and_pod_overrides_of_admins(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
-    hub, notes = kubernetes_hub, kubernetes_hub.data_dir / "hooks"
-    notes.unlink(missing_ok=True)
+    hub, hook_log = kubernetes_hub, kubernetes_hub.data_dir / "hooks"
+    hook_log.unlink(missing_ok=True)
     with hub.spawned("ana", project="vision", gpus="0", image="large") as events:
         pass
     pod = hub.pod("ana")
 
     assert events[-1]["message"] == "Welcome, ana"
-    assert notes.read_text().split() == ["created", "ana", pod["metadata"]["uid"]]
+    assert hook_log.read_text().split() == ["created", "ana", pod["metadata"]["uid"]]
     assert hub.environment("ana")["AUTH_STATE"] == "None"  # this hub stores none
     assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
     assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it is applied last
@@ -37,15 +37,17 @@ def test_kubernetes_spawner_applies_hooks_and_pod_overrides_of_admins(
     assert resources(pod)["requests"]["memory"] == "1073741824"
     assert "hub.jupyter.org/dedicated" in [t["key"] for t in pod["spec"]["tolerations"]]
     hub.stop_server("ana")
-    eventually(lambda: notes.read_text().split()[3:] == ["stopped", "ana"], what="it is told")
+    eventually(
+        lambda: hook_log.read_text().split()[3:] == ["stopped", "ana"], what="the stop hook ran"
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "image"),
     [
-        pytest.param({}, "example/small:1", id="its default"),
-        pytest.param({"image": "large"}, "example/large:1", id="a choice"),
-        pytest.param({"image--unlisted-choice": "example/own"}, "example/own", id="its own"),
+        pytest.param({}, "example/small:1", id="default image"),
+        pytest.param({"image": "large"}, "example/large:1", id="listed image"),
+        pytest.param({"image--unlisted-choice": "example/own"}, "example/own", id="own image"),
     ],
 )
 def test_profile_options_apply_beside_project_and_gpus(
@@ -69,7 +71,9 @@ def test_gpus_of_a_profile_are_allocated_by_our_scheduler(
 
     assert whole["spec"]["schedulerName"] == "runai-scheduler"
     assert resources(whole)["limits"]["nvidia.com/gpu"] == "1"
-    assert "NVIDIA_VISIBLE_DEVICES" not in spec_environment(whole)  # despite its environment
+    assert "NVIDIA_VISIBLE_DEVICES" not in spec_environment(
+        whole
+    )  # despite the profile's environment
     assert half["metadata"]["annotations"]["gpu-fraction"] == "0.5"
     assert half["metadata"]["labels"]["runai/project"] == "vision"
 
@@ -96,7 +100,7 @@ def test_server_start_does_not_request_gpus_of_an_earlier_failed_start(
 def test_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
     kubernetes_hub: KubernetesHub, eventually: Eventually, profile: str
 ):
-    """The kubelet starts it again: its first end counts."""
+    """The kubelet starts the server again, but its first end counts."""
     hub = kubernetes_hub
     with hub.spawned("ana", profile=profile, project="vision", gpus="1") as events:
         pass

@@ -183,7 +183,7 @@ def test_session_pod_environment_without_a_project_has_only_the_service_url():
     assert variables == {"RUNAI_API_URL": "http://runai/"}
 
 
-def unbound(**status: Any) -> dict[str, Any]:
+def pending_pod(**status: Any) -> dict[str, Any]:
     return {"spec": {}, "status": {"phase": "Pending", **status}}
 
 
@@ -197,103 +197,111 @@ NODE = {
 }
 
 
-def bound(phase: str, container: dict[str, Any], **pod: Any) -> dict[str, Any]:
+def pod_on_node(phase: str, container: dict[str, Any], **pod: Any) -> dict[str, Any]:
     sidecar = {"name": "sidecar", "state": {"terminated": {"exitCode": 9}}, "restartCount": 3}
     statuses = [sidecar, {"name": "notebook", "restartCount": 0, **container}]
     return {"spec": NODE, "status": {"phase": phase, "containerStatuses": statuses}, **pod}
 
 
-def ended(phase: str, code: int, reason: str, message: str = "") -> dict[str, Any]:
+def ended_pod(phase: str, code: int, reason: str, message: str = "") -> dict[str, Any]:
     end = {"exitCode": code, "reason": reason, "message": message}
-    return bound(phase, {"state": {"terminated": end}})
+    return pod_on_node(phase, {"state": {"terminated": end}})
 
 
-def restarted(code: int, reason: str, message: str, **state: Any) -> dict[str, Any]:
+def restarted_pod(code: int, reason: str, message: str, **state: Any) -> dict[str, Any]:
     last = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
-    return bound("Running", {"state": state, "lastState": last, "restartCount": 1})
+    return pod_on_node("Running", {"state": state, "lastState": last, "restartCount": 1})
 
 
-def on_node(end: PodExit | None = None, **state: Any) -> PodStart:
+def start_on_node(end: PodExit | None = None, **state: Any) -> PodStart:
     return PodStart(node="gpu-0", end=end, **state)
 
 
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "message": "no GPU is free"}
-BOUND = {"spec": NODE, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}}
+BOUND_POD = {"spec": NODE, "status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}}
 RUNNING: dict[str, Any] = {"state": {"running": {}}, "lastState": {}}
-EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low\non memory."}
+EVICTED_STATUS = {"phase": "Failed", "reason": "Evicted", "message": "The node was low\non memory."}
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
 
 
 @pytest.mark.parametrize(
     ("pod", "pod_start"),
     [
-        pytest.param({"spec": {}}, PodStart(), id="just made"),
-        pytest.param(unbound(conditions=None), PodStart(), id="no conditions yet"),
+        pytest.param({"spec": {}}, PodStart(), id="new pod"),
+        pytest.param(pending_pod(conditions=None), PodStart(), id="no conditions yet"),
         pytest.param(
-            unbound(conditions=[UNSCHEDULABLE]), PodStart(sentence="no GPU is free"), id="waits"
+            pending_pod(conditions=[UNSCHEDULABLE]),
+            PodStart(sentence="no GPU is free"),
+            id="unschedulable",
         ),
-        pytest.param(BOUND, on_node(), id="placed"),
-        pytest.param(bound("Running", RUNNING), on_node(), id="runs, its sidecar does not"),
+        pytest.param(BOUND_POD, start_on_node(), id="bound"),
         pytest.param(
-            bound("Pending", {"state": {"waiting": {"reason": "ImagePullBackOff"}}}),
-            on_node(),
+            pod_on_node("Running", RUNNING),
+            start_on_node(),
+            id="runs, its sidecar does not",
+        ),
+        pytest.param(
+            pod_on_node("Pending", {"state": {"waiting": {"reason": "ImagePullBackOff"}}}),
+            start_on_node(),
             id="waits for its image",
         ),
         pytest.param(
-            ended("Failed", 1, "Error", "why\n"),
-            on_node(PodExit("exit code 1", "why")),
-            id="failed",
+            ended_pod("Failed", 1, "Error", "why\n"),
+            start_on_node(PodExit("exit code 1", "why")),
+            id="failed with a message",
         ),
-        pytest.param(ended("Succeeded", 0, "Completed"), on_node(PodExit()), id="finished"),
         pytest.param(
-            restarted(1, "Error", "why", running={}),
-            on_node(PodExit("exit code 1", "why")),
+            ended_pod("Succeeded", 0, "Completed"), start_on_node(PodExit()), id="finished"
+        ),
+        pytest.param(
+            restarted_pod(1, "Error", "why", running={}),
+            start_on_node(PodExit("exit code 1", "why")),
             id="started again",
         ),
         pytest.param(
-            restarted(1, "Error", "first", terminated={"exitCode": 2, "message": "second"}),
-            on_node(PodExit("exit code 1", "first")),
+            restarted_pod(1, "Error", "first", terminated={"exitCode": 2, "message": "second"}),
+            start_on_node(PodExit("exit code 1", "first")),
             id="ended twice",
         ),
         pytest.param(
-            restarted(137, "OOMKilled", "", **BACK_OFF),
-            on_node(PodExit("exit code 137: out of memory")),
+            restarted_pod(137, "OOMKilled", "", **BACK_OFF),
+            start_on_node(PodExit("exit code 137: out of memory")),
             id="out of memory",
         ),
         pytest.param(
-            restarted(128, "StartError", 'exec: "/nowhere": no such file', **BACK_OFF),
-            on_node(
+            restarted_pod(128, "StartError", 'exec: "/nowhere": no such file', **BACK_OFF),
+            start_on_node(
                 PodExit("exit code 128: it could not be started", 'exec: "/nowhere": no such file')
             ),
-            id="program is missing",
+            id="missing program",
         ),
         pytest.param(
-            ended("Failed", 1, "OfAnotherRuntime"),
-            on_node(PodExit("exit code 1: OfAnotherRuntime")),
+            ended_pod("Failed", 1, "OfAnotherRuntime"),
+            start_on_node(PodExit("exit code 1: OfAnotherRuntime")),
             id="unknown reason",
         ),
         pytest.param(
-            bound("Running", {**RUNNING, "restartCount": 1}),
-            on_node(PodExit()),
-            id="how is unknown",
+            pod_on_node("Running", {**RUNNING, "restartCount": 1}),
+            start_on_node(PodExit()),
+            id="restarted without a reason",
         ),
         pytest.param(
-            {"spec": NODE, "status": EVICTED},
-            on_node(PodExit("The node was low on memory")),
+            {"spec": NODE, "status": EVICTED_STATUS},
+            start_on_node(PodExit("The node was low on memory")),
             id="evicted",
         ),
         pytest.param(
             {"spec": NODE, "status": {"phase": "Failed"}},
-            on_node(PodExit()),
-            id="failed, no word why",
+            start_on_node(PodExit()),
+            id="failed without a reason",
         ),
         pytest.param(
             {
-                **bound("Running", RUNNING),
+                **pod_on_node("Running", RUNNING),
                 "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
             },
-            on_node(is_deleted=True),
-            id="is being deleted",
+            start_on_node(is_deleted=True),
+            id="being deleted",
         ),
     ],
 )
@@ -307,28 +315,29 @@ def test_server_start_state_reports_scheduling_end_and_deletion_of_a_pod(
     ("message", "lines"),
     [
         pytest.param("\033[31m<b>a\033[0m\r\nb", "<b>a\nb", id="plain text"),
-        pytest.param(f"http://hub/?x={SECRET}", "http://hub/?x=…", id="value of its environment"),
-        pytest.param("password=other", "password=…", id="what follows such a word"),
+        pytest.param(f"http://hub/?x={SECRET}", "http://hub/?x=…", id="secret of its environment"),
+        pytest.param("password=other", "password=…", id="value of a password field"),
         pytest.param(
-            "\n".join(map(str, range(80))), "\n".join(map(str, range(60, 80))), id="the last lines"
+            "\n".join(map(str, range(80))), "\n".join(map(str, range(60, 80))), id="last 20 lines"
         ),
         pytest.param(
             f"{SECRET[4:]}\n{'x' * 2048}",
             "x" * 2048,
             id="cut inside a secret",
         ),
-        pytest.param(SECRET[4:] + "é" * 1024, "", id="one long line that may be cut"),
+        pytest.param(SECRET[4:] + "é" * 1024, "", id="single line that may be cut"),
     ],
 )
 def test_last_lines_of_an_ended_server_pod_are_text_without_secrets(message: str, lines: str):
-    end = start_state(ended("Failed", 1, "Error", message)).end
+    end = start_state(ended_pod("Failed", 1, "Error", message)).end
 
     assert end is not None
     assert end.lines == lines
 
 
 def test_last_lines_of_a_server_pod_omit_a_line_cut_by_the_size_limit():
-    pod = ended("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(1536, "x"))
+    share_bytes = 12 * 1024 // 8  # of each of 8 containers
+    pod = ended_pod("Failed", 1, "Error", ("first\nsecond\n" + SECRET)[:-4].rjust(share_bytes, "x"))
     pod["spec"] = {**NODE, "initContainers": [{"name": f"init-{n}"} for n in range(6)]}
 
     assert start_state(pod).end == PodExit("exit code 1", "second")
@@ -338,7 +347,7 @@ def test_last_lines_of_a_server_pod_omit_a_line_cut_by_the_size_limit():
     ("config", "policy"),
     [
         pytest.param({}, "FallbackToLogsOnError", id="not configured"),
-        pytest.param({"terminationMessagePolicy": "File"}, "File", id="an admin's"),
+        pytest.param({"terminationMessagePolicy": "File"}, "File", id="configured by an admin"),
     ],
 )
 def test_session_pod_falls_back_to_logs_as_termination_message(config: dict[str, str], policy: str):

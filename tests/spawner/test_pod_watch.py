@@ -15,9 +15,9 @@ from runai.spawner.pod import PodStart
 
 pytestmark = pytest.mark.usefixtures("kubeconfig")
 
-FAILED = {"phase": "Failed"}
-RUNNING = {"phase": "Running"}
-DELETED = "The session was deleted while it waited."
+FAILED_STATUS = {"phase": "Failed"}
+RUNNING_STATUS = {"phase": "Running"}
+DELETION_MESSAGE = "The session was deleted while it waited."
 
 
 class StartingServer:
@@ -51,17 +51,17 @@ async def server() -> AsyncIterator[StartingServer]:
 
 
 async def test_server_start_ignores_an_old_pod_of_the_same_name(server: StartingServer):
-    server.set_pod("old", FAILED)
+    server.set_pod("old", FAILED_STATUS)
 
     assert server.spawner._update_pod_start() == PodStart()
 
 
 async def test_server_start_is_refused_once_a_new_pod_replaces_its_pod(server: StartingServer):
-    server.set_pod("new", RUNNING)
+    server.set_pod("new", RUNNING_STATUS)
     server.spawner._update_pod_start()
-    server.set_pod("another", RUNNING)
+    server.set_pod("another", RUNNING_STATUS)
 
-    with pytest.raises(SessionRefused, match=DELETED):
+    with pytest.raises(SessionRefused, match=DELETION_MESSAGE):
         server.spawner._update_pod_start()
 
 
@@ -70,16 +70,16 @@ async def test_server_start_continues_while_its_pod_is_not_cached_yet(server: St
 
 
 async def test_server_start_is_refused_once_its_pod_is_deleted(server: StartingServer):
-    server.set_pod("new", RUNNING)
+    server.set_pod("new", RUNNING_STATUS)
     server.spawner._update_pod_start()
     server.clear_pods()
 
-    with pytest.raises(SessionRefused, match=DELETED):
+    with pytest.raises(SessionRefused, match=DELETION_MESSAGE):
         server.spawner._update_pod_start()
 
 
 async def test_server_start_continues_while_the_pod_watch_restarts(server: StartingServer):
-    server.set_pod("new", RUNNING)
+    server.set_pod("new", RUNNING_STATUS)
     pod_start = server.spawner._update_pod_start()
     server.reload()
 
@@ -90,11 +90,11 @@ async def test_server_poll_does_not_delete_an_ended_pod_before_its_watch_reports
     server: StartingServer,
 ):
     """KubeSpawner's poll deletes a pod that has ended."""
-    server.set_pod("new", RUNNING)
+    server.set_pod("new", RUNNING_STATUS)
     watch = asyncio.ensure_future(server.spawner._watch_pod())
-    await asyncio.wait({watch}, timeout=0)
-    await asyncio.wait({watch}, timeout=0)
-    server.set_pod("new", FAILED)
+    for _ in range(2):  # turns of the loop, in which the watch begins
+        await asyncio.wait({watch}, timeout=0)
+    server.set_pod("new", FAILED_STATUS)
 
     assert await server.spawner.poll() is None
     with pytest.raises(SessionRefused, match="Your server ended before it answered"):

@@ -57,8 +57,8 @@ async def event_stream(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]
 async def test_merged_spawn_events_are_in_order_and_the_progress_bar_never_falls():
     progress = StartProgress()
     events: list[dict[str, Any]] = []
-    pulled = event_stream({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
-    async for event in merged(pulled, progress.events()):
+    pull_events = event_stream({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
+    async for event in merged(pull_events, progress.events()):
         events.append(event)
         if event["message"] == "Pulled":
             progress.append("Starting")
@@ -74,26 +74,28 @@ async def test_merged_spawn_events_are_in_order_and_the_progress_bar_never_falls
 async def test_failing_event_source_fails_the_merged_spawn_events_without_open_tasks():
     progress = StartProgress()
 
-    async def failing() -> AsyncIterator[dict[str, Any]]:
+    async def fail_after_close() -> AsyncIterator[dict[str, Any]]:
         progress.close()
         if progress.is_over:
             raise ValueError("no watch")
         yield {}
 
     with pytest.raises(ValueError, match="no watch"):
-        [event async for event in merged(progress.events(), failing())]
+        [event async for event in merged(progress.events(), fail_after_close())]
     assert len(asyncio.all_tasks()) == 1
 
 
-READY = {"progress": 100, "ready": True, "message": "Server ready at /user/bob/"}
-STOPPED = {"progress": 100, "failed": True, "message": "The start was stopped."}
+READY_EVENT = {"progress": 100, "ready": True, "message": "Server ready at /user/bob/"}
+STOPPED_EVENT = {"progress": 100, "failed": True, "message": "The start was stopped."}
 
 
 @pytest.mark.parametrize("kind", [RunaiLocalSpawner, RunaiKubeSpawner])
 async def test_stopped_server_start_ends_its_spawn_progress_with_a_failure(kind):
     spawner = kind.__new__(kind)  # without a connection to a cluster
-    assert spawner.progress_ready_hook(spawner, READY) == READY  # it was started by another hub
+    assert (
+        spawner.progress_ready_hook(spawner, READY_EVENT) == READY_EVENT
+    )  # it was started by another hub
 
     spawner.is_starting = True
 
-    assert spawner.progress_ready_hook(spawner, READY) == STOPPED
+    assert spawner.progress_ready_hook(spawner, READY_EVENT) == STOPPED_EVENT

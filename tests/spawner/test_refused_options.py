@@ -17,12 +17,12 @@ from runai.embedded.proxy.caddy_config import HUB_BODY_BYTES
 from runai.spawner.session_spawner import LONGEST_OPTIONS
 
 ACCEPTED = {"project": "vision", "gpus": "0.5"}
-HARMFUL = {
+HARMFUL_BODIES = {
     "amount that is no number": '{"project": "vision", "gpus": NaN}',
     "5 MB": json.dumps({"project": "vision", "x": "A" * 5_000_000}),
 }
-REFUSED = {
-    **HARMFUL,
+REFUSED_BODIES = {
+    **HARMFUL_BODIES,
     "unknown option": '{"project": "vision", "image": "x"}',
     "impossible amount": '{"project": "vision", "gpus": "1.5"}',
 }
@@ -47,29 +47,33 @@ def options_by_user(hub: HubPlatform | KubernetesHub) -> dict[str, Any]:
 
 @pytest.mark.hub
 @pytest.mark.timeout(900)
-def test_refused_server_options_are_replaced_by_the_last_accepted_options(fresh: HubPlatform):
-    fresh.start_server("ana", **ACCEPTED)
-    fresh.stop_server("ana")
+def test_refused_server_options_are_replaced_by_the_last_accepted_options(platform: HubPlatform):
+    platform.start_server("ana", **ACCEPTED)
+    platform.stop_server("ana")
 
-    for case, body in REFUSED.items():
-        refused = fresh.http.post("/hub/api/users/ana/server", content=body)
+    for case, body in REFUSED_BODIES.items():
+        refused = platform.http.post("/hub/api/users/ana/server", content=body)
         by_the_proxy = len(body) > HUB_BODY_BYTES
         assert refused.status_code == (413 if by_the_proxy else 400), case
         assert len(refused.text) < 1000, case
-        assert options_by_user(fresh)["ana"] == ACCEPTED, case
+        assert options_by_user(platform)["ana"] == ACCEPTED, case
     for case in ("amount that is no number", "unknown option"):  # no options were accepted before
-        assert fresh.http.post("/hub/api/users/fay/server", content=REFUSED[case]).is_error
-        assert options_by_user(fresh)["fay"] == {}, case
-    for case, body in HARMFUL.items():  # without a start
-        fresh.http.patch("/hub/api/users/ana/server", content=f'{{"user_options": {body}}}')
-        assert options_by_user(fresh)["ana"] == ACCEPTED, case
+        assert platform.http.post(
+            "/hub/api/users/fay/server", content=REFUSED_BODIES[case]
+        ).is_error
+        assert options_by_user(platform)["fay"] == {}, case
+    for case, body in HARMFUL_BODIES.items():  # without a start
+        platform.http.patch("/hub/api/users/ana/server", content=f'{{"user_options": {body}}}')
+        assert options_by_user(platform)["ana"] == ACCEPTED, case
 
-    fresh.kill()
-    fresh.start()
-    assert fresh.http.post("/hub/api/users/ana/server", content=REFUSED["unknown option"]).is_error
-    assert options_by_user(fresh)["ana"] == ACCEPTED
-    fresh.start_server("ana")  # without options: the previous ones
-    assert fresh.holds() == {"ana": 0.5}
+    platform.kill()
+    platform.start()
+    assert platform.http.post(
+        "/hub/api/users/ana/server", content=REFUSED_BODIES["unknown option"]
+    ).is_error
+    assert options_by_user(platform)["ana"] == ACCEPTED
+    platform.start_server("ana")  # without options: the previous ones
+    assert platform.holds() == {"ana": 0.5}
 
 
 @pytest.mark.hub
@@ -84,7 +88,7 @@ def test_refused_server_options_are_not_stored_on_kubernetes(
     hub.stop_all()
 
     for case, body in {
-        **REFUSED,
+        **REFUSED_BODIES,
         "unknown profile": '{"profile": "nope"}',
         "long choice": json.dumps(
             {"profile": "plain", "image--unlisted-choice": f"example/{'a' * LONGEST_OPTIONS}"}
@@ -103,18 +107,20 @@ def test_refused_server_options_are_not_stored_on_kubernetes(
 
 
 @pytest.mark.parametrize(
-    ("options", "stored"),
+    ("options", "replacement"),
     [
-        pytest.param({"gpus": float("nan")}, ACCEPTED, id="no number"),
-        pytest.param({"x": [{"y": float("inf")}]}, ACCEPTED, id="infinity inside"),
-        pytest.param({"x": "A" * LONGEST_OPTIONS}, ACCEPTED, id="too long"),
+        pytest.param({"gpus": float("nan")}, ACCEPTED, id="NaN"),
+        pytest.param({"x": [{"y": float("inf")}]}, ACCEPTED, id="nested infinity"),
+        pytest.param({"x": "A" * LONGEST_OPTIONS}, ACCEPTED, id="too long text"),
         pytest.param({"x": b"a file"}, ACCEPTED, id="bytes"),
         pytest.param([1], ACCEPTED, id="list"),
-        pytest.param({}, {}, id="nothing"),
-        pytest.param({"x": "A" * (LONGEST_OPTIONS - 10)}, None, id="long enough"),
+        pytest.param({}, {}, id="no options"),
+        pytest.param({"x": "A" * (LONGEST_OPTIONS - 10)}, None, id="longest text"),
     ],
 )
-def test_harmful_server_options_are_replaced_by_former_options_in_the_database(options, stored):
+def test_harmful_server_options_are_replaced_by_former_options_in_the_database(
+    options, replacement
+):
     engine = create_engine("sqlite://")
     orm.Base.metadata.create_all(engine)
     with Session(engine) as db:
@@ -125,7 +131,7 @@ def test_harmful_server_options_are_replaced_by_former_options_in_the_database(o
         spawner.user_options = options
         db.commit()
 
-        assert spawner.user_options == (options if stored is None else stored)
+        assert spawner.user_options == (options if replacement is None else replacement)
     engine.dispose()
 
 

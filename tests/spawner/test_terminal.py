@@ -12,8 +12,8 @@ import pytest
 from runai.spawner.local import terminal_command
 from unix_accounts import UIDS, open_folder
 
-TYPED = "runai; python; echo from $(cat .profile.read)\n"
-AS_ANA = ["setpriv", "--clear-groups", f"--reuid={UIDS['ana']}", f"--regid={UIDS['ana']}"]
+TYPED_LINE = "runai; python; echo from $(cat .profile.read)\n"
+RUN_AS_ANA = ["setpriv", "--clear-groups", f"--reuid={UIDS['ana']}", f"--regid={UIDS['ana']}"]
 
 
 @pytest.mark.parametrize("account", ["the hub's", "without rights"])
@@ -35,17 +35,17 @@ def test_jupyterlab_terminal_finds_the_environments_programs_after_a_login(shell
         terminal = terminal_command(shell, [str(programs)])
         command = shlex.split(shlex.join(terminal))  # as Jupyter reads it
 
-        ran = subprocess.run(
-            [*(AS_ANA if account == "without rights" else []), *command],
+        process = subprocess.run(
+            [*(RUN_AS_ANA if account == "without rights" else []), *command],
             cwd=home,
             env={"HOME": str(home), "PATH": "/usr/bin:/bin", "SHELL": shell},
-            input=TYPED,
+            input=TYPED_LINE,
             capture_output=True,
             text=True,
             check=False,
         )
 
-    assert "the environment: runai\nthe environment: python\nfrom a login" in ran.stdout
+    assert "the environment: runai\nthe environment: python\nfrom a login" in process.stdout
 
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh", "/usr/sbin/nologin"])

@@ -21,14 +21,14 @@ def tmp_dir_of(platform: HubPlatform, user: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [{"project": "vision", "gpus": 0.5}, {}], ids=["with a GPU", "without one"]
+    "options", [{"project": "vision", "gpus": 0.5}, {}], ids=["with a GPU", "without a GPU"]
 )
 def test_notebook_server_has_a_private_locked_tmpdir_that_its_stop_removes(
-    fresh: HubPlatform, options: dict[str, object]
+    platform: HubPlatform, options: dict[str, object]
 ):
-    fresh.start_server("ana", **options)
-    tmp_dir = tmp_dir_of(fresh, "ana")
-    environment = fresh.environment("ana")
+    platform.start_server("ana", **options)
+    tmp_dir = tmp_dir_of(platform, "ana")
+    environment = platform.environment("ana")
 
     assert is_in_tmp_dir(str(tmp_dir))
     assert stat.S_IMODE(tmp_dir.stat().st_mode) == 0o700
@@ -37,27 +37,27 @@ def test_notebook_server_has_a_private_locked_tmpdir_that_its_stop_removes(
     assert subprocess.run(cleaner, check=False).returncode != 0
     (tmp_dir / "noted").touch()
 
-    fresh.stop_server("ana")
+    platform.stop_server("ana")
 
     eventually(lambda: not tmp_dir.exists(), what="the folder is removed")
 
 
-def test_tmpdir_of_a_killed_hubs_server_is_removed_when_the_server_ends(fresh: HubPlatform):
-    fresh.start_server("ana", project="vision", gpus=0.5)
+def test_tmpdir_of_a_killed_hubs_server_is_removed_when_the_server_ends(platform: HubPlatform):
+    platform.start_server("ana", project="vision", gpus=0.5)
     for user in ("bo", "cy"):
-        fresh.start_server(user, gpus="0")
-    tmp_dirs = {user: tmp_dir_of(fresh, user) for user in ("ana", "bo", "cy")}
+        platform.start_server(user, gpus="0")
+    tmp_dirs = {user: tmp_dir_of(platform, user) for user in ("ana", "bo", "cy")}
     for folder in tmp_dirs.values():
         (folder / "noted").touch()
-    fresh.kill()
-    killed = psutil.Process(fresh.pid("cy"))
+    platform.kill()
+    killed = psutil.Process(platform.pid("cy"))
     killed.kill()
     psutil.wait_procs([killed], timeout=60)
-    fresh.start()
+    platform.start()
 
     eventually(
         lambda: not tmp_dirs["cy"].exists(), what="the folder of the ended server is removed"
     )
     assert [(tmp_dirs[user] / "noted").exists() for user in ("ana", "bo")] == [True, True]
-    fresh.stop_all()
+    platform.stop_all()
     eventually(lambda: not any(folder.exists() for folder in tmp_dirs.values()))

@@ -20,7 +20,7 @@ from runai.hub_service.processes.user_environment import FOLDER, Prepared, UserE
 from runai.spawner.local import RunaiLocalSpawner, terminal_command
 from user_environments import kernel, wheel
 
-OFFLINE = "--no-index --no-deps --disable-pip-version-check -q"
+PIP_OPTIONS = "--no-index --no-deps --disable-pip-version-check -q"
 
 
 @pytest.fixture
@@ -39,13 +39,13 @@ def root(spawner: RunaiLocalSpawner) -> Path:
 @pytest.fixture
 def serve(spawner, monkeypatch):
     """Take over the environment of the user's next server; return the sentence, if any."""
-    before = {**os.environ}
-    monkeypatch.setattr("jupyterhub.spawner.LocalProcessSpawner.get_env", lambda _self: {**before})
+    hub_env = {**os.environ}
+    monkeypatch.setattr("jupyterhub.spawner.LocalProcessSpawner.get_env", lambda _self: {**hub_env})
 
     def serve() -> str:
         spawner._python = spawner._prepare_python()
         server = spawner.get_env()
-        for name in before.keys() | os.environ.keys() | server.keys():
+        for name in hub_env.keys() | os.environ.keys() | server.keys():
             if name in server:
                 monkeypatch.setenv(name, server[name])
             else:
@@ -68,7 +68,7 @@ def test_pip_installs_a_library_into_the_users_environment_only(pip, serve, root
     serve()
     with kernel() as run:
         assert run("import sys; print(sys.executable)") == f"{root}/bin/python\n"
-        run(f"{pip} install {OFFLINE} '{package}'")
+        run(f"{pip} install {PIP_OPTIONS} '{package}'")
         assert run("import tiny; print(tiny.version, tiny.__file__)").split()[0] == "1.0"
         assert run("!tiny") == "1.0\n"
         assert not platform_has("tiny")
@@ -85,7 +85,7 @@ def test_user_version_of_a_platform_library_is_imported_until_removed(serve, tmp
     package = wheel(tmp_path, "httpx", "0.1")
     serve()
     with kernel() as run:
-        run(f"%pip install {OFFLINE} '{package}'")
+        run(f"%pip install {PIP_OPTIONS} '{package}'")
         assert run("import httpx; print(httpx.version)") == "0.1\n"
         run("%pip uninstall -y -q httpx")
         output = run("!python -c 'import httpx; print(httpx.__version__)'")
@@ -99,20 +99,22 @@ def test_platform_kernel_can_repair_a_broken_user_environment(serve, root, tmp_p
     serve()
     with kernel("python3-platform") as run:
         assert run("import sys; print(sys.executable)") == f"{sys.executable}\n"
-        run(f"%pip install {OFFLINE} '{broken}'")
+        run(f"%pip install {PIP_OPTIONS} '{broken}'")
         assert len([*root.glob("lib/*/site-packages/ipykernel_launcher.py")]) == 1
         with pytest.raises(RuntimeError, match="Kernel died"), kernel():
             pass
         run("%pip uninstall -y -q ipykernel_launcher")
-        with kernel() as own:
-            assert own("print(1)") == "1\n"
+        with kernel() as run_in_user_kernel:
+            assert run_in_user_kernel("print(1)") == "1\n"
 
 
 def test_kernelspec_installed_by_a_library_replaces_no_kernel(serve, root, tmp_path):
     serve()
-    other = root / "share/jupyter/kernels/python3"  # as the wheel of ipykernel has it
-    other.mkdir(parents=True)
-    (other / "kernel.json").write_text('{"argv": ["python"], "display_name": "Python 3"}')
+    foreign_kernelspec = root / "share/jupyter/kernels/python3"  # as the wheel of ipykernel has it
+    foreign_kernelspec.mkdir(parents=True)
+    (foreign_kernelspec / "kernel.json").write_text(
+        '{"argv": ["python"], "display_name": "Python 3"}'
+    )
     with kernel() as run:
         assert run("import sys; print(sys.prefix)") == f"{root}\n"
 
@@ -126,9 +128,9 @@ def test_platform_programs_run_on_the_python_of_the_user_environment(serve, root
 
     assert output_of("ipython", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
     assert output_of("python", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
-    ours = Path(sys.executable).with_name("runai")
+    platform_program = Path(sys.executable).with_name("runai")
     assert output_of("sh", "-c", "command -v runai") == f"{root}/runai/bin/runai\n"
-    assert Path(root, "runai/bin/runai").samefile(ours)
+    assert Path(root, "runai/bin/runai").samefile(platform_program)
     assert {path.name for path in root.glob("runai/bin/*")} == {"runai"}
 
 
@@ -143,14 +145,14 @@ def test_platform_programs_run_on_the_python_of_the_user_environment(serve, root
             "pydantic-core 0.1 is older than the platform's {platform}",
         ),
     ],
-    ids=["of ours", "of a library of ours"],
+    ids=["direct dependency", "indirect dependency"],
 )
 def test_library_too_old_for_the_magics_is_named_with_its_uninstall_command(
     name, version, text, sentence, serve, tmp_path
 ):
     serve()
     with kernel() as run:
-        run(f"%pip install {OFFLINE} '{wheel(tmp_path, name, version, text)}'")
+        run(f"%pip install {PIP_OPTIONS} '{wheel(tmp_path, name, version, text)}'")
     with kernel() as run:
         assert run("1 + 1; print('the kernel starts')") == "the kernel starts\n"
         output = run("%load_ext runai.widgets")
@@ -160,10 +162,10 @@ def test_library_too_old_for_the_magics_is_named_with_its_uninstall_command(
             for requirement in requires("jupyter-runai") or ()
             if requirement.startswith("pydantic>=")
         )
-        named = sentence.format(needed=needed.partition(">=")[2], platform=installed(name))
+        problem = sentence.format(needed=needed.partition(">=")[2], platform=installed(name))
         command = f"%pip uninstall -y {name.replace('_', '-')}"
-        why = f"runai.widgets cannot be loaded: {named}. Run {command} and restart the kernel."
-        assert output == f"UsageError: {why}\n"
+        remedy = f"Run {command} and restart the kernel."
+        assert output == f"UsageError: runai.widgets cannot be loaded: {problem}. {remedy}\n"
         run(command)
     with kernel() as run:
         assert run("%load_ext runai.widgets") == ""
@@ -191,31 +193,40 @@ def test_ipython_profile_with_a_broken_startup_file_still_has_the_magics(
 # -- an environment that cannot be used, or was made for something else ----------------------------
 
 
-def _cfg(root: Path) -> None:
+def remove_cfg(root: Path) -> None:
     (root / "pyvenv.cfg").unlink()
 
 
-def _python(root: Path) -> None:
+def break_link(root: Path) -> None:
     (root / "bin/python3").unlink()
     (root / "bin/python").unlink(missing_ok=True)
     (root / "bin/python").symlink_to("/no/python")
 
 
-def _libraries(root: Path) -> None:
+def remove_libraries(root: Path) -> None:
     shutil.rmtree(root / "lib")
 
 
-def _file(root: Path) -> None:
+def replace_by_file(root: Path) -> None:
     shutil.rmtree(root)
     root.write_text("")
 
 
-def _link(root: Path) -> None:
+def replace_by_link(root: Path) -> None:
     shutil.rmtree(root)
     root.symlink_to("/no/folder")
 
 
-@pytest.mark.parametrize("damage", [_cfg, _python, _libraries, _file, _link])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_cfg,
+        break_link,
+        remove_libraries,
+        replace_by_file,
+        replace_by_link,
+    ],
+)
 def test_kernels_use_the_platforms_python_if_the_user_environment_is_damaged(
     damage, serve, root, tmp_path, spawner
 ):
@@ -228,15 +239,15 @@ def test_kernels_use_the_platforms_python_if_the_user_environment_is_damaged(
     assert f"Begin a new one: mv '{root}' '{root}.broken', then start again." in note
     with kernel() as run:
         assert run("import sys; print(sys.executable)") == f"{note}\n{sys.executable}\n"
-        assert run("1") == ""  # the sentence comes once
+        assert run("1") == ""  # the note appears once
         for pip in ("%pip", "!pip", "!python -m pip"):
-            run(f"{pip} install {OFFLINE} '{package}'")
+            run(f"{pip} install {PIP_OPTIONS} '{package}'")
     assert not platform_has("tiny")
     terminal = terminal_command("/bin/sh", UserEnvironment(spawner._home).path(usable=False))
-    typed = subprocess.run(
+    terminal_process = subprocess.run(
         terminal, input="command -v python", capture_output=True, text=True, check=True
     )
-    assert typed.stdout == f"{note}\n{Path(sys.executable).with_name('python')}\n"
+    assert terminal_process.stdout == f"{note}\n{Path(sys.executable).with_name('python')}\n"
 
     root.rename(f"{root}.broken")
     assert serve() == ""
@@ -255,7 +266,7 @@ def test_kernels_use_the_platforms_python_if_the_user_environment_is_missing(ser
 
 
 @pytest.mark.parametrize(
-    ("key", "was", "why"),
+    ("key", "recorded", "reason"),
     [
         ("version", "3.9", "it was made for Python 3.9"),
         ("runai-platform", "/old", "it was made for the platform in /old"),
@@ -263,24 +274,27 @@ def test_kernels_use_the_platforms_python_if_the_user_environment_is_missing(ser
         ("home", "/old/bin", "it was made for the Python in /old/bin"),
     ],
 )
-def test_outdated_user_environment_is_renamed_and_replaced(key, was, why, serve, root, tmp_path):
+def test_outdated_user_environment_is_renamed_and_replaced(
+    key, recorded, reason, serve, root, tmp_path
+):
     serve()
     with kernel() as run:
-        run(f"%pip install {OFFLINE} '{wheel(tmp_path)}'")
+        run(f"%pip install {PIP_OPTIONS} '{wheel(tmp_path)}'")
     cfg = root / "pyvenv.cfg"
-    now = cfg.read_text()
-    cfg.write_text(re.sub(f"(?m)^{key} = .*", f"{key} = {was}", now))
-    before = cfg.read_text()
+    current_cfg = cfg.read_text()
+    cfg.write_text(re.sub(f"(?m)^{key} = .*", f"{key} = {recorded}", current_cfg))
+    outdated_cfg = cfg.read_text()
 
     note = serve()
 
-    aside = root.with_name(f"{FOLDER}.1")
-    assert (cfg.read_text(), (aside / "pyvenv.cfg").read_text()) == (now, before)
-    assert f"made anew, empty: {why}. The earlier one is {aside};" in note
+    earlier_root = root.with_name(f"{FOLDER}.1")
+    assert cfg.read_text() == current_cfg
+    assert (earlier_root / "pyvenv.cfg").read_text() == outdated_cfg
+    assert f"made anew, empty: {reason}. The earlier one is {earlier_root};" in note
     with kernel() as run:
         assert run("import tiny") == f"{note}\nNo module named 'tiny'"
         command = note.rpartition(": ")[2]
-        run(f"!{command} {OFFLINE} --find-links '{tmp_path}'")
+        run(f"!{command} {PIP_OPTIONS} --find-links '{tmp_path}'")
         assert run("import tiny; print(tiny.version)") == "1.0\n"
     assert serve() == ""  # the libraries are back
 
@@ -290,10 +304,10 @@ def test_outdated_user_environment_is_not_replaced_if_the_disk_is_full(serve, ro
     cfg = root / "pyvenv.cfg"
     cfg.write_text(cfg.read_text().replace("version = 3.", "version = 2."))
     command = ["prlimit", "--fsize=0", *UserEnvironment(spawner._home).command]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert ran.returncode == 1
-    assert f"Your Python environment {root} cannot be used: file too large." in ran.stdout
+    assert process.returncode == 1
+    assert f"Your Python environment {root} cannot be used: file too large." in process.stdout
     assert [path.name for path in root.parent.iterdir()] == [FOLDER]
 
 

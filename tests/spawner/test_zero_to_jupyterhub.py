@@ -19,9 +19,9 @@ from runai.spawner.session_request import SessionRequest
 
 pytestmark = pytest.mark.usefixtures("kubeconfig")
 
-PURPOSE = {"key": "hub.jupyter.org/node-purpose", "operator": "In", "values": ["user"]}
+NODE_PURPOSE = {"key": "hub.jupyter.org/node-purpose", "operator": "In", "values": ["user"]}
 # As an object of the Kubernetes client; users write YAML beside it.
-BLOCKS_METADATA = V1Container(
+METADATA_BLOCKER = V1Container(
     name="block-cloud-metadata",
     image="quay.io/jupyterhub/k8s-network-tools:4.4.0",
     command=["iptables", "--append", "OUTPUT", "--destination", "169.254.169.254", "-j", "DROP"],
@@ -47,14 +47,14 @@ TRAITS = {
     ],
     "node_affinity_preferred": [
         {"weight": 1, "preference": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}},
-        {"weight": 100, "preference": {"matchExpressions": [PURPOSE]}},
+        {"weight": 100, "preference": {"matchExpressions": [NODE_PURPOSE]}},
     ],
     "pod_affinity_preferred": [
         {"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}
     ],
     "pod_anti_affinity_preferred": [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}],
     "lifecycle_hooks": {"postStart": {"exec": {"command": ["sh", "-c", "echo hello"]}}},
-    "init_containers": [{"name": "own", "image": "busybox"}, BLOCKS_METADATA],
+    "init_containers": [{"name": "own", "image": "busybox"}, METADATA_BLOCKER],
     "extra_containers": [{"name": "proxy", "image": "nginx"}],
     "mem_limit": "2G",
     "mem_guarantee": "1G",
@@ -126,53 +126,66 @@ async def manifest(spawner: KubeSpawner) -> dict[str, Any]:
 
 
 async def test_spawner_has_the_configured_value_of_each_chart_trait(config: Config):
-    theirs, ours = (
+    kubespawner, our_spawner = (
         spawner_class(config=config, _mock=True)
         for spawner_class in (KubeSpawner, RunaiKubeSpawner)
     )
 
-    assert {t: getattr(ours, t) for t in TRAITS} == {t: getattr(theirs, t) for t in TRAITS}
+    assert {trait: getattr(our_spawner, trait) for trait in TRAITS} == {
+        trait: getattr(kubespawner, trait) for trait in TRAITS
+    }
 
 
 async def test_session_without_gpus_gets_the_same_pod_as_kubespawner(config: Config):
-    theirs, ours = [
+    original, ours = [
         await manifest(spawner_class(config=config, _mock=True))
         for spawner_class in (KubeSpawner, RunaiKubeSpawner)
     ]
 
-    differs = {name for name in ours["spec"] if ours["spec"][name] != theirs["spec"].get(name)}
-    assert differs <= {"containers"}
-    (our, *our_sidecars), (their, *their_sidecars) = (
-        f["spec"]["containers"] for f in (ours, theirs)
+    differences = {
+        name for name in ours["spec"] if ours["spec"][name] != original["spec"].get(name)
+    }
+    assert differences <= {"containers"}
+    (our_notebook, *our_sidecars), (original_notebook, *original_sidecars) = (
+        pod["spec"]["containers"] for pod in (ours, original)
     )
-    assert our_sidecars == their_sidecars
-    differs = {name for name in our if our[name] != their.get(name)}
-    assert differs == {"env", "terminationMessagePolicy"}
-    env = {variable["name"]: variable for variable in our["env"]}
-    assert [e for e in their["env"] if env.get(e["name"]) != e] == []
+    assert our_sidecars == original_sidecars
+    differences = {
+        name for name in our_notebook if our_notebook[name] != original_notebook.get(name)
+    }
+    assert differences == {"env", "terminationMessagePolicy"}
+    env = {variable["name"]: variable for variable in our_notebook["env"]}
+    assert [
+        variable for variable in original_notebook["env"] if env.get(variable["name"]) != variable
+    ] == []
     assert env["NVIDIA_VISIBLE_DEVICES"]["value"] == "void"
-    assert ours["metadata"] == theirs["metadata"]
+    assert ours["metadata"] == original["metadata"]
 
 
 async def test_session_with_half_a_gpu_differs_in_scheduler_labels_and_devices(
     config: Config,
 ):
-    ours: Any = RunaiKubeSpawner(config=config, _mock=True)
-    ours._request = SessionRequest.parse({"project": "vision", "gpus": "0.5"})
-    pod, theirs = await manifest(ours), await manifest(KubeSpawner(config=config, _mock=True))
+    spawner: Any = RunaiKubeSpawner(config=config, _mock=True)
+    spawner._request = SessionRequest.parse({"project": "vision", "gpus": "0.5"})
+    ours, original = (
+        await manifest(spawner),
+        await manifest(KubeSpawner(config=config, _mock=True)),
+    )
 
-    differs = {k for k in pod["spec"] if pod["spec"][k] != theirs["spec"].get(k)}
-    assert differs == {"containers", "schedulerName"}
-    assert pod["spec"]["schedulerName"] == "runai-scheduler"
-    assert pod["spec"]["priorityClassName"] == "jhub-default-priority"
-    labels, before = pod["metadata"]["labels"], theirs["metadata"]["labels"]
-    assert {k: v for k, v in labels.items() if before.get(k) != v} == {
+    differences = {key for key in ours["spec"] if ours["spec"][key] != original["spec"].get(key)}
+    assert differences == {"containers", "schedulerName"}
+    assert ours["spec"]["schedulerName"] == "runai-scheduler"
+    assert ours["spec"]["priorityClassName"] == "jhub-default-priority"
+    labels, original_labels = ours["metadata"]["labels"], original["metadata"]["labels"]
+    assert {key: value for key, value in labels.items() if original_labels.get(key) != value} == {
         "runai/project": "vision",
         "runai/kind": "build",
     }
-    assert pod["spec"]["initContainers"] == theirs["spec"]["initContainers"]
-    (container, *_) = pod["spec"]["containers"]
-    visible_devices = next(e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES")
+    assert ours["spec"]["initContainers"] == original["spec"]["initContainers"]
+    (container, *_) = ours["spec"]["containers"]
+    visible_devices = next(
+        variable for variable in container["env"] if variable["name"] == "NVIDIA_VISIBLE_DEVICES"
+    )
     assert visible_devices["valueFrom"]["fieldRef"]["fieldPath"].startswith(
         "metadata.annotations['runai/"
     )

@@ -15,14 +15,15 @@ from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.errors import Unavailable
 
 KINDS = ["cluster", "ledger"]
-OPENED = {"cluster": SqliteStore, "ledger": LedgerStore}
+STORE_CLASSES = {"cluster": SqliteStore, "ledger": LedgerStore}
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
+@pytest.mark.parametrize("is_upgrade", [False, True], ids=["creation", "upgrade"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_database_killed_in_creation_or_upgrade_is_opened_by_next_start(kind, again, tmp_path):
+def test_database_killed_in_creation_or_upgrade_is_opened_by_next_start(kind, is_upgrade, tmp_path):
+    # Kills the process after the first statement, a new one after its second, and so on.
     completed = subprocess.run(
-        [sys.executable, killed_upgrade.__file__, kind, str(tmp_path), *["again"] * again],
+        [sys.executable, killed_upgrade.__file__, kind, str(tmp_path), *["upgrade"] * is_upgrade],
         capture_output=True,
         text=True,
         check=False,
@@ -31,7 +32,7 @@ def test_database_killed_in_creation_or_upgrade_is_opened_by_next_start(kind, ag
     assert completed.returncode == 0, completed.stdout + completed.stderr
     kills = re.search(r"(\d+) kills", completed.stdout)
     assert kills is not None
-    assert int(kills[1]) > 8
+    assert int(kills[1]) > 8  # each took more than eight statements
 
 
 @pytest.fixture
@@ -50,24 +51,26 @@ def full_disk():
         sa.event.remove(sa.Engine, "begin", begin)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
+@pytest.mark.parametrize("is_upgrade", [False, True], ids=["creation", "upgrade"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_database_upgrade_on_a_full_disk_fails_and_changes_no_data(
-    kind, again, full_disk, monkeypatch, tmp_path
+    kind, is_upgrade, full_disk, monkeypatch, tmp_path
 ):
     path = tmp_path / f"{kind}.sqlite"
-    if again:
+    open_store = STORE_CLASSES[kind]
+    if is_upgrade:
         sa.event.remove(sa.Engine, "begin", full_disk)
-        OPENED[kind](path).close()
+        open_store(path).close()
         sa.event.listen(sa.Engine, "begin", full_disk)
         for change in killed_upgrade.newest_revision(kind, tmp_path):
             monkeypatch.setattr(*change)
     before = [*killed_upgrade.content(path)]
 
     with pytest.raises(Unavailable, match=r"could not be brought up to date: .*full\. It is as it"):
-        OPENED[kind](path)
+        open_store(path)
 
     assert [*killed_upgrade.content(path)] == before
-    sa.event.remove(sa.Engine, "begin", full_disk)
-    OPENED[kind](path).close()
-    assert ("made_up" in "".join(killed_upgrade.content(path))) == again
+    sa.event.remove(sa.Engine, "begin", full_disk)  # there is room again
+    open_store(path).close()
+    has_new_table = "made_up" in "".join(killed_upgrade.content(path))
+    assert has_new_table == is_upgrade

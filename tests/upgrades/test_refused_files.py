@@ -18,37 +18,37 @@ from runai.hub_service.wire.errors import Unavailable
 
 @pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
 @pytest.mark.parametrize(
-    ("revision", "text", "hint"),
+    ("revision", "message", "hint"),
     [
         pytest.param(
             "9999",
             "has the schema 9999, which this version does not know",
             "A newer version wrote it",
-            id="newer",
+            id="newer version",
         ),
         pytest.param(
             "0001",
             "was written before the first release",
-            "{there}.old, then `runai up` again",
-            id="unreleased",
+            "{data_dir}.old, then `runai up` again",
+            id="version before the first release",
         ),
     ],
 )
 def test_database_of_an_unsupported_schema_version_is_refused_with_a_hint(
-    name, revision, text, hint, tmp_path
+    name, revision, message, hint, tmp_path
 ):
     path = tmp_path / name
-    opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
-    opened(path).close()
+    open_store = SqliteStore if name == "cluster.sqlite" else LedgerStore
+    open_store(path).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
     connection.close()
     before = path.read_bytes()
 
-    with pytest.raises(Unavailable, match=f"{name} {text}") as raised:
-        opened(path)
+    with pytest.raises(Unavailable, match=f"{name} {message}") as raised:
+        open_store(path)
 
-    assert hint.format(there=tmp_path) in raised.value.hint
+    assert hint.format(data_dir=tmp_path) in raised.value.hint
     assert path.read_bytes() == before
 
 
@@ -56,17 +56,18 @@ def test_database_of_an_unsupported_schema_version_is_refused_with_a_hint(
 @pytest.mark.parametrize("damage", ["no database", "torn page"])
 def test_broken_database_is_refused_by_name_with_a_restore_hint(name, damage, tmp_path):
     path = tmp_path / name
-    opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
-    opened(path).close()
+    open_store = SqliteStore if name == "cluster.sqlite" else LedgerStore
+    open_store(path).close()
     content = bytearray(path.read_bytes())
     if damage == "no database":
-        content[:16] = b"something other\0"
+        content[:16] = b"something other\0"  # in place of SQLite's magic bytes
     else:
-        content[4096 : 3 * 4096] = b"\x5a" * (2 * 4096)
+        page_bytes = 4096
+        content[page_bytes : 3 * page_bytes] = b"\x5a" * (2 * page_bytes)
     path.write_bytes(content)
 
     with pytest.raises(Unavailable, match=f"{name} is broken") as raised:
-        opened(path)
+        open_store(path)
 
     assert "runai restore" in raised.value.hint
     assert path.read_bytes() == content

@@ -57,10 +57,10 @@ def shapes() -> dict[str, list[str]]:
 
 
 def test_changed_shape_of_database_rows_requires_a_new_rows_number():
-    known = json.loads(GOLDEN.read_text())
+    shape_by_rows_number = json.loads(GOLDEN.read_text())
 
-    assert [str(number + 1) for number in range(ROWS)] == [*known]
-    assert known[str(ROWS)] == shapes(), "raise ROWS: what is stored is of another shape"
+    assert [*shape_by_rows_number] == [str(number + 1) for number in range(ROWS)]
+    assert shape_by_rows_number[str(ROWS)] == shapes(), "raise ROWS: the stored shape differs"
 
 
 @pytest.fixture
@@ -73,16 +73,16 @@ def platform(tmp_path: Path) -> DataDirectory:
     return directory
 
 
-def rows_number(path: Path, becomes: int | None = None) -> int:
+def rows_number(path: Path, new_number: int | None = None) -> int:
     with closing(sqlite3.connect(path)) as connection:
-        if becomes is not None:
-            connection.execute(f"PRAGMA user_version = {becomes}")
+        if new_number is not None:
+            connection.execute(f"PRAGMA user_version = {new_number}")
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def test_database_rows_of_a_newer_version_are_refused_by_their_rows_number(platform):
     path = platform.root / "cluster.sqlite"
-    rows_number(path, ROWS + 1)
+    rows_number(path, new_number=ROWS + 1)
     before = path.read_bytes()
 
     with pytest.raises(Unavailable, match=f"with rows of the shape {ROWS + 1}, which") as raised:
@@ -95,7 +95,7 @@ def test_database_rows_of_a_newer_version_are_refused_by_their_rows_number(platf
 def test_database_rows_of_an_older_version_are_opened_and_renumbered(platform):
     path = platform.root / "cluster.sqlite"
     assert rows_number(path) == ROWS
-    rows_number(path, 0)
+    rows_number(path, new_number=0)
 
     store = SqliteStore(path)
 
@@ -107,7 +107,7 @@ def test_database_rows_of_an_older_version_are_opened_and_renumbered(platform):
 def test_backup_has_the_rows_number_and_restore_refuses_newer_rows(platform, tmp_path):
     backup = back_up(platform, tmp_path / "backups")
     assert rows_number(backup / "cluster.sqlite") == ROWS
-    rows_number(backup / "cluster.sqlite", ROWS + 1)
+    rows_number(backup / "cluster.sqlite", new_number=ROWS + 1)
 
     with pytest.raises(Unavailable, match=f"made by version .* rows of the shape {ROWS + 1}"):
         restore(platform, backup)

@@ -1,4 +1,4 @@
-// The page asks again when it is told to, and not before: `node --test tests/widgets`, no packages.
+// The page repeats a call that the service puts off, and not before: `node --test tests/widgets`, no packages.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -8,27 +8,27 @@ globalThis.addEventListener = network.addEventListener.bind(network);
 globalThis.removeEventListener = network.removeEventListener.bind(network);
 const { Refused, call, lines } = await import("../../hub_service/api/pages/call.js");
 
-const TOO_MANY = { title: "Too many", detail: "You ask more than 30 times a second.", hint: "Wait a moment." };
+const TOO_MANY_REQUESTS = { title: "Too many", detail: "You ask more than 30 times a second.", hint: "Wait a moment." };
 
-/** Answer with these replies, one after the other; returns what was asked. */
-function answering(...replies) {
-  const asked = [];
+/** Answer with these replies, one after the other; returns the requests. */
+function answerWith(...replies) {
+  const requests = [];
   globalThis.fetch = async (url, options) => {
-    asked.push({ url, ...options });
-    const [status, body, headers] = replies[asked.length - 1];
+    requests.push({ url, ...options });
+    const [status, body, headers] = replies[requests.length - 1];
     return new Response(body === undefined ? null : JSON.stringify(body), { status, headers });
   };
-  return asked;
+  return requests;
 }
 
-/** Let timers wait for `pass`, which returns for how many milliseconds. */
-function holding(t) {
+/** Stop the timers; the returned function ends the next wait and returns its milliseconds. */
+function stopTimers(t) {
   const waits = [];
   t.mock.method(globalThis, "setTimeout", (resume, ms) => waits.push({ resume, ms }));
   const turn = () => new Promise((next) => setImmediate(next));
-  return async function pass() {
+  return async function endWait() {
     for (let turns = 0; !waits.length; turns += 1) {
-      assert.ok(turns < 1000, "nobody waits");
+      assert.ok(turns < 1000, "no timer waits");
       await turn();
     }
     const { resume, ms } = waits.shift();
@@ -37,69 +37,69 @@ function holding(t) {
   };
 }
 
-for (const [what, headers, ms] of [
-  ["as long as it is told", { "Retry-After": "3" }, 3000],
-  ["a second where it is not told", {}, 1000],
-  ["a second where what it is told is no number", { "Retry-After": "soon" }, 1000],
+for (const [duration, headers, ms] of [
+  ["for the seconds in Retry-After", { "Retry-After": "3" }, 3000],
+  ["for a second without Retry-After", {}, 1000],
+  ["for a second if Retry-After is no number", { "Retry-After": "soon" }, 1000],
 ]) {
-  test(`refused as too much, it waits ${what} and asks the same again`, async (t) => {
-    const asked = answering([429, TOO_MANY, headers], [200, { done: true }]);
-    const pass = holding(t);
+  test(`call with status 429 waits ${duration} and is repeated`, async (t) => {
+    const requests = answerWith([429, TOO_MANY_REQUESTS, headers], [200, { done: true }]);
+    const endWait = stopTimers(t);
     const answer = call("POST", "workloads/vision/exp/suspend", { why: "tired" });
 
-    assert.equal(await pass(), ms);
+    assert.equal(await endWait(), ms);
 
     assert.deepEqual(await answer, { done: true });
-    assert.equal(asked.length, 2);
-    assert.deepEqual(asked[0], asked[1]);
-    assert.equal(asked[0].url, "/services/runai/api/v1/workloads/vision/exp/suspend");
-    assert.equal(asked[0].headers["X-XSRFToken"], "proof");
+    assert.equal(requests.length, 2);
+    assert.deepEqual(requests[0], requests[1]);
+    assert.equal(requests[0].url, "/services/runai/api/v1/workloads/vision/exp/suspend");
+    assert.equal(requests[0].headers["X-XSRFToken"], "proof");
   });
 }
 
-test("so it does where everybody together asks too much", async (t) => {
-  const asked = answering([503, { code: "busy", detail: "256 submissions wait." }, { "Retry-After": "2" }], [201, { name: "exp" }]);
-  const pass = holding(t);
+test("call with status 503 of a busy service waits and is repeated", async (t) => {
+  const requests = answerWith([503, { code: "busy", detail: "256 submissions wait." }, { "Retry-After": "2" }], [201, { name: "exp" }]);
+  const endWait = stopTimers(t);
   const answer = call("POST", "workloads", { name: "exp" });
 
-  assert.equal(await pass(), 2000);
+  assert.equal(await endWait(), 2000);
   assert.deepEqual(await answer, { name: "exp" });
-  assert.equal(asked.length, 2);
+  assert.equal(requests.length, 2);
 });
 
-test("nothing is asked again before the time has come", async (t) => {
-  const asked = answering([429, TOO_MANY, { "Retry-After": "5" }], [204]);
-  const pass = holding(t);
+test("call is not repeated before its wait ends", async (t) => {
+  const requests = answerWith([429, TOO_MANY_REQUESTS, { "Retry-After": "5" }], [204]);
+  const endWait = stopTimers(t);
   const answer = call("DELETE", "workloads/vision/exp");
   for (let turns = 0; turns < 20; turns += 1) await new Promise((next) => setImmediate(next));
 
-  assert.equal(asked.length, 1);
-  await pass();
+  assert.equal(requests.length, 1);
+  await endWait();
   assert.equal(await answer, null);
 });
 
-test("refused again, it says so in the service's words", async (t) => {
-  const asked = answering([429, TOO_MANY, { "Retry-After": "1" }], [429, TOO_MANY, { "Retry-After": "1" }]);
-  const pass = holding(t);
+test("call with status 429 twice fails with the sentence of the service", async (t) => {
+  const requests = answerWith([429, TOO_MANY_REQUESTS, { "Retry-After": "1" }], [429, TOO_MANY_REQUESTS, { "Retry-After": "1" }]);
+  const endWait = stopTimers(t);
   const refused = assert.rejects(call("GET", "overview"), /^Error: You ask more than 30 times a second\. Wait a moment\.$/);
 
-  await pass();
+  await endWait();
 
   await refused;
-  assert.equal(asked.length, 2);
+  assert.equal(requests.length, 2);
 });
 
 for (const status of [400, 403, 409, 503]) {
-  test(`what is refused with ${status} is not asked again`, async () => {
-    const asked = answering([status, { detail: "No." }, { "Retry-After": "1" }]);
+  test(`call refused with ${status} is not repeated`, async () => {
+    const requests = answerWith([status, { detail: "No." }, { "Retry-After": "1" }]);
 
     await assert.rejects(call("POST", "workloads"), /^Error: No\.$/);
-    assert.equal(asked.length, 1);
+    assert.equal(requests.length, 1);
   });
 }
 
-test("a service that says nothing that can be read is away", async () => {
-  answering([502, undefined]);
+test("call with an unreadable reply fails as a service that is away", async () => {
+  answerWith([502, undefined]);
 
   await assert.rejects(call("GET", "overview"), /^Error: The service is away\.$/);
 });
@@ -118,7 +118,7 @@ function streaming(t, reply = {}) {
   return { send: (text) => feed.enqueue(new TextEncoder().encode(text)), end: () => feed.close() };
 }
 
-test("a stream is read line by line, however it is cut", async (t) => {
+test("stream is read line by line wherever its chunks end", async (t) => {
   const { send, end } = streaming(t);
   const found = lines("/live/gpus"), first = found.next();
   await new Promise((next) => setImmediate(next));
@@ -130,12 +130,12 @@ test("a stream is read line by line, however it is cut", async (t) => {
   assert.deepEqual([(await found.next()).value, (await found.next()).value, (await found.next()).done], ["", ":", true]);
 });
 
-for (const [what, happens] of [
-  ["is silent for three signs of life", (timers) => timers.tick(45000)],
-  ["was asleep with its laptop", (timers) => { timers.setTime(3600000); timers.tick(5000); }],
-  ["lost its network", () => network.dispatchEvent(new Event("offline"))],
+for (const [condition, happen] of [
+  ["it is silent for three signs of life", (timers) => timers.tick(45000)],
+  ["the laptop was asleep", (timers) => { timers.setTime(3600000); timers.tick(5000); }],
+  ["the network is lost", () => network.dispatchEvent(new Event("offline"))],
 ]) {
-  test(`a stream breaks that ${what}`, async (t) => {
+  test(`stream breaks if ${condition}`, async (t) => {
     const { send } = streaming(t);
     const found = lines("/live/gpus"), first = found.next();
     await new Promise((next) => setImmediate(next));
@@ -144,20 +144,20 @@ for (const [what, happens] of [
     await first;
     t.mock.timers.tick(44000);
     const broken = assert.rejects(found.next(), { name: "AbortError" });
-    happens(t.mock.timers);
+    happen(t.mock.timers);
 
     await broken;
   });
 }
 
-for (const [what, status, type, isFinal] of [
+for (const [server, status, type, isFinal] of [
   ["the service", 401, "application/problem+json", true],
   ["the service", 404, "application/problem+json", true],
   ["a service that is busy", 503, "application/problem+json", false],
   ["a proxy before a service that is away", 503, "text/html", false],
   ["a hub that starts", 404, "text/html", false],
 ]) {
-  test(`a stream is ${isFinal ? "" : "not "}refused for good by ${what} with ${status}`, async (t) => {
+  test(`stream is ${isFinal ? "" : "not "}refused for good by ${server} with ${status}`, async (t) => {
     streaming(t, { status, headers: { "Content-Type": type } });
 
     await assert.rejects(lines("/live/gpus").next(), (error) => (error instanceof Refused) === isFinal);

@@ -84,9 +84,9 @@ def notebook(
 
         def run(cell: str) -> CellResult:
             capsys.readouterr()
-            ran = shell.run_cell(cell)
-            printed = capsys.readouterr()
-            return CellResult(ran.result, printed.out, printed.err)
+            execution = shell.run_cell(cell)
+            captured = capsys.readouterr()
+            return CellResult(execution.result, captured.out, captured.err)
 
         assert run("%load_ext runai.widgets").err == ""
         return run

@@ -22,15 +22,15 @@ globalThis.document = {
   createTextNode: (data) => new Node(data),
 };
 globalThis.addEventListener = globalThis.removeEventListener = () => {};
-let number = 0;
+let importNumber = 0;
 
 /** Return the rows after one stream, or after several connections with a break between them. */
 async function rows(...streams) {
-  const asked = [];
+  const requests = [];
   const encode = (items) => new TextEncoder().encode(items.map((item) => `${JSON.stringify(item)}\n`).join(""));
   await new Promise((done) => {
     globalThis.fetch = async (url) => {
-      asked.push(url);
+      requests.push(url);
       if (!streams.length) { done(); return new Response(""); }
       const items = streams.shift();
       const isLast = streams.length === 0;
@@ -46,41 +46,41 @@ async function rows(...streams) {
       return new Response(body);
     };
     globalThis.window = { setTimeout: (again) => setTimeout(again, 0) };
-    number += 1;
-    import(`../../hub_service/api/pages/logs.js?${number}`);
+    importNumber += 1;
+    import(`../../hub_service/api/pages/logs.js?${importNumber}`);
   });
-  assert.match(asked[0], /follow=true&parts=true&tail=500$/);
+  assert.match(requests[0], /follow=true&parts=true&tail=500$/);
   return logs.childNodes.map((node) => node.data);
 }
 const part = (text, worker = 0, attempt = 1) => ({ worker, attempt, text, part: true });
 const end = (text, worker = 0, attempt = 1) => ({ worker, attempt, text });
 
-test("a line is shown while it is written, each state in its place", async () => {
+test("unfinished line is displayed, and its last state replaces the earlier states", async () => {
   assert.deepEqual(await rows([end("a"), part("\r 1 %\r"), part(" 2 %")]), ["a\n", " 2 %\n"]);
   assert.deepEqual(await rows([part("1 %\r"), part("2 %\r"), end("3 %"), end("b\r"), end("c")]), ["3 %\n", "b\n", "c\n"]);
 });
 
-test("each of several workers has a row behind its prefix", async () => {
-  const shown = await rows([end("begun", 0), end("begun", 1), part("1 %\r", 0), part("load", 1), part("2 %\r", 0), part("ing", 1)]);
-  assert.deepEqual(shown, ["begun\n", "[1] begun\n", "[0] 2 %\n", "[1] loading\n"]);
+test("unfinished line of each worker has a row with the prefix of the worker", async () => {
+  const displayed = await rows([end("begun", 0), end("begun", 1), part("1 %\r", 0), part("load", 1), part("2 %\r", 0), part("ing", 1)]);
+  assert.deepEqual(displayed, ["begun\n", "[1] begun\n", "[0] 2 %\n", "[1] loading\n"]);
 });
 
-test("a new attempt and missing output end an unfinished line", async () => {
+test("new attempt and missing output end an unfinished line", async () => {
   assert.deepEqual(await rows([part("half"), end("b", 0, 2)]), ["half\n", "— started again (2) —\n", "b\n"]);
   assert.deepEqual(await rows([part("half"), { ...end("… gone …"), missing: {} }, end("b")]), ["half\n", "… gone …\n", "b\n"]);
 });
 
-test("after a broken connection no part is shown twice", async () => {
+test("part of a line is displayed once after a broken connection", async () => {
   assert.deepEqual(await rows([end("a"), part("1 %")], [end("a"), part("1 %\r2"), end(" %")]), ["a\n", "2 %\n"]);
 });
 
-test("a row and the number of rows are bounded", async () => {
-  const long = await rows([part("x".repeat(9000)), part("y"), part("\r")]);
-  assert.deepEqual(long, [`${"x".repeat(5000)} …\n`]);
-  const many = await rows([part("1 %\r"), ...Array.from({ length: 3000 }, (_, n) => end(String(n), 1)), part("2 %", 0)]);
-  assert.deepEqual([many.length, many.at(-1)], [2000, "[0] 2 %\n"]);
+test("length of a row and number of rows are bounded", async () => {
+  const longRow = await rows([part("x".repeat(9000)), part("y"), part("\r")]);
+  assert.deepEqual(longRow, [`${"x".repeat(5000)} …\n`]);
+  const lastRows = await rows([part("1 %\r"), ...Array.from({ length: 3000 }, (_, n) => end(String(n), 1)), part("2 %", 0)]);
+  assert.deepEqual([lastRows.length, lastRows.at(-1)], [2000, "[0] 2 %\n"]);
 });
 
-test("carriage returns without an end take no time", async () => {
+test("line of a million carriage returns is displayed at once", async () => {
   assert.deepEqual(await rows([end(`${"\r".repeat(1_000_000)}x${"\r".repeat(1_000_000)}`)]), ["x\n"]);
 });

@@ -18,11 +18,11 @@ import pytest
 from runai.hub_service.cli.output.render import STATE_STYLES
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "hub_service/api/pages/page.css").read_text(encoding="utf-8")
-PANEL = (ROOT / "widgets/panel.css").read_text(encoding="utf-8")
+PAGE_CSS = (ROOT / "hub_service/api/pages/page.css").read_text(encoding="utf-8")
+PANEL_CSS = (ROOT / "widgets/panel.css").read_text(encoding="utf-8")
 
-EYES = {
-    "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+COLOUR_VISIONS = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "no red (protanopia)": (
         (0.152286, 1.052583, -0.204868),
         (0.114503, 0.786281, 0.099216),
@@ -45,12 +45,12 @@ MIN_CONTRAST = 3.0
 """Of the foreground against its background: WCAG 2.2, success criterion 1.4.11."""
 
 ADJACENT = {
-    "page: bars": (PAGE, ("build", "train", "over")),
-    "page: devices": (PAGE, ("build", "train", "other")),
-    "page: chart": (PAGE, ("train", "over")),
-    "page: lives": (PAGE, ("train", "build", "over", "empty")),
-    "panel: bars": (PANEL, ("sessions", "jobs", "over")),
-    "panel: chart": (PANEL, ("jobs", "over")),
+    "page: bars": (PAGE_CSS, ("build", "train", "over")),
+    "page: devices": (PAGE_CSS, ("build", "train", "other")),
+    "page: chart": (PAGE_CSS, ("train", "over")),
+    "page: timelines": (PAGE_CSS, ("train", "build", "over", "empty")),
+    "panel: bars": (PANEL_CSS, ("sessions", "jobs", "over")),
+    "panel: chart": (PANEL_CSS, ("jobs", "over")),
 }
 """Adjacent colours with different meanings."""
 
@@ -75,10 +75,10 @@ def linear(colour: str) -> Rgb:
     return red, green, blue
 
 
-def simulate(colour: Rgb, eyes: str) -> Rgb:
+def simulate(colour: Rgb, vision: str) -> Rgb:
     red, green, blue = (
         min(1.0, max(0.0, sum(weight * part for weight, part in zip(row, colour, strict=True))))
-        for row in EYES[eyes]
+        for row in COLOUR_VISIONS[vision]
     )
     return red, green, blue
 
@@ -98,35 +98,33 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(colour: str, other: str) -> float:
+    light, dark = sorted((luminance(colour), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize(("style", "names"), ADJACENT.values(), ids=ADJACENT)
 def test_adjacent_colours_are_distinguishable_in_both_themes(style, names):
     distances = {
-        (theme, eyes, *pair): round(
-            dist(*(lab(simulate(linear(colours[name]), eyes)) for name in pair)), 1
+        (theme, vision, *pair): round(
+            dist(*(lab(simulate(linear(colours[name]), vision)) for name in pair)), 1
         )
         for theme, colours in themes(style).items()
-        for eyes in EYES
+        for vision in COLOUR_VISIONS
         for pair in combinations(names, 2)
     }
 
-    assert {
-        where: distance for where, distance in distances.items() if distance < MIN_DISTANCE
-    } == {}
+    assert {case: distance for case, distance in distances.items() if distance < MIN_DISTANCE} == {}
 
 
 PANEL_COLOURS = {"build": "sessions", "train": "jobs", "over": "over", "good": "good", "bad": "bad"}
 """Colours of the pages, and the panel's names for them."""
-ON_TERMINALS = {"good": "green", "bad": "red", "over": "yellow", "build": "cyan"}
+TERMINAL_COLOURS = {"good": "green", "bad": "red", "over": "yellow", "build": "cyan"}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_panel_has_the_colours_of_the_pages(theme):
-    page, panel = themes(PAGE)[theme], themes(PANEL)[theme]
+    page, panel = themes(PAGE_CSS)[theme], themes(PANEL_CSS)[theme]
 
     assert {name: panel[PANEL_COLOURS[name]] for name in PANEL_COLOURS} == {
         name: page[name] for name in PANEL_COLOURS
@@ -145,15 +143,15 @@ def state_colours(style: str, selector: str, names: Mapping[str, str]) -> dict[s
 
 def test_state_colours_are_equal_on_pages_in_notebooks_and_terminals():
     panel_names = {panel: page for page, panel in PANEL_COLOURS.items()}
-    page = state_colours(PAGE, r"\.state-(\w+)", {})
+    page = state_colours(PAGE_CSS, r"\.state-(\w+)", {})
 
-    assert state_colours(PANEL, r"\.runai-is-(\w+)", panel_names) == page
-    assert {state: ON_TERMINALS[colour] for state, colour in page.items()} == STATE_STYLES
+    assert state_colours(PANEL_CSS, r"\.runai-is-(\w+)", panel_names) == page
+    assert {state: TERMINAL_COLOURS[colour] for state, colour in page.items()} == STATE_STYLES
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_on_a_card_contrast_with_its_background(theme):
-    colours = {"card": "#ffffff"} | themes(PAGE)[theme]
+    colours = {"card": "#ffffff"} | themes(PAGE_CSS)[theme]
 
     assert {
         name for name in CARD_COLOURS if contrast(colours[name], colours["card"]) < MIN_CONTRAST
@@ -164,10 +162,10 @@ def test_simulated_deuteranopia_confuses_red_and_olive():
     # A deuteranope confuses pure red with a certain olive; normal vision never does.
     red, olive = linear("#ff0000"), linear("#a39000")
 
-    assert dist(lab(simulate(red, "usual")), lab(simulate(olive, "usual"))) > 80
+    assert dist(lab(simulate(red, "normal")), lab(simulate(olive, "normal"))) > 80
     assert dist(
         lab(simulate(red, "no green (deuteranopia)")),
         lab(simulate(olive, "no green (deuteranopia)")),
     ) < 0.3 * dist(lab(red), lab(olive))
-    for eyes in EYES:
-        assert simulate((1, 1, 1), eyes) == pytest.approx((1, 1, 1), abs=1e-3)
+    for vision in COLOUR_VISIONS:
+        assert simulate((1, 1, 1), vision) == pytest.approx((1, 1, 1), abs=1e-3)

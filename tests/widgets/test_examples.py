@@ -19,7 +19,7 @@ from waiting import eventually
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
+def run_notebook(name: str, folder: Path, *, epochs: str = "") -> list[str]:
     """Run a notebook beside copies of the examples; return what its cells printed or showed."""
     shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
     notebook = nbformat.read(folder / name, as_version=4)
@@ -51,26 +51,26 @@ def session(service, monkeypatch):
 
 
 def test_first_steps_notebook_runs_and_deletes_its_jobs(folder):
-    outputs = run("first_steps.ipynb", folder)
+    outputs = run_notebook("first_steps.ipynb", folder)
 
     all_output = "\n".join(outputs)
-    assert "of 2.5 quota" in all_output
+    assert "of 2.5 quota" in all_output  # of project vision
     assert "epoch   1 loss" in all_output
     assert all_output.count("Done: ") == 2
     assert outputs[-1] == "vision/first is deleted.\nvision/from-a-cell is deleted."
 
 
 def test_bob_and_patty_notebook_jobs_all_have_the_same_result(folder):
-    outputs = run("bob_and_patty.ipynb", folder, epochs="2")
+    outputs = run_notebook("bob_and_patty.ipynb", folder, epochs="2")
 
     results = [line.partition(" ")[2] for line in outputs[-1].splitlines()]
-    assert len(results) == 6
+    assert len(results) == 6  # jobs
     assert results[0].startswith("Done: ")
     assert set(results) == {results[0]}
 
 
 def test_sweep_notebook_finishes_twenty_trials_under_quota(folder):
-    outputs = run("sweep.ipynb", folder)
+    outputs = run_notebook("sweep.ipynb", folder)
 
     assert outputs[-1] == "20 tried\n"
     assert outputs[-2].count("loss 0.0") == 3

@@ -18,16 +18,16 @@ from runai.widgets import connect, submit
 from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.jobs import Job
 
-AMONG = 8
-ROUNDS = 6
+JOB_COUNT = 8
+REPEAT_COUNT = 6
 
-LOOK = f"""
+QUERIES_MODULE = f"""
 import asyncio
 from runai.hub_service.client import AsyncClient, Client
 from runai.widgets import Job, submit
 
-NAMES = [f"fk{{n}}" for n in range({AMONG})]
-REPEATS = NAMES * {ROUNDS}
+NAMES = [f"fk{{n}}" for n in range({JOB_COUNT})]
+REPEATS = NAMES * {REPEAT_COUNT}
 
 def by_job(name):
     return Job(f"vision/{{name}}").detail.name
@@ -52,11 +52,11 @@ CLIENT = Client.discover()
 """
 """A module beside the notebook: a started process imports it, a forked one has it."""
 
-CELLS = {
+POOL_CELLS = {
     "prepare": (
         (
             "import os; from multiprocessing import get_context; from threading import Thread\n"
-            "import look; from look import *; from runai.widgets import panel\n"
+            "import queries; from queries import *; from runai.widgets import panel\n"
             "jobs = [submit('endless.py', name=name, grace_seconds=1) for name in NAMES]\n"
             "view = panel(); CLIENT.whoami()\n"
             "def wrong(method, query, names, expected):\n"
@@ -92,7 +92,7 @@ CELLS = {
         ),
         "True 8\n",
     ),
-    "a panel in a fork is its text": (
+    "panel in a fork": (
         (
             "end, start = os.pipe()\n"
             "if not (child := os.fork()):\n"
@@ -104,16 +104,16 @@ CELLS = {
         ),
         "(['text/plain'], True, None)\n",
     ),
-    "the kernel's own view goes on": (
+    "view of the kernel": (
         "print(view.comm is not None, len(view._link.live._listeners))",
         "True 1\n",
     ),
 }
 
 
-LOADING = {
-    "prepare": CELLS["prepare"],
-    "load by other processes": (
+DATA_LOADER_CELLS = {
+    "prepare": POOL_CELLS["prepare"],
+    "data loader": (
         (
             "from torch.utils.data import DataLoader\n"
             "class Answers:\n"
@@ -127,7 +127,7 @@ LOADING = {
         ),
         "True\n",
     ),
-    "the kernel's own answers are right": (
+    "queries of the kernel": (
         (
             "print([by_job(name) for name in REPEATS] == REPEATS, CLIENT.whoami().name,\n"
             "      by_submission('one'), view.comm is not None, len(view._link.live._listeners))"
@@ -139,7 +139,7 @@ LOADING = {
 
 
 @pytest.fixture
-def run(
+def run_cells(
     service, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[dict[str, tuple[str, str]]], dict[str, str]]:
     """Return a function that runs cells in one kernel of bob's, and returns what each printed."""
@@ -147,9 +147,9 @@ def run(
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")
     monkeypatch.delenv("RUNAI_PROJECT", raising=False)
-    (folder / "look.py").write_text(LOOK)
+    (folder / "queries.py").write_text(QUERIES_MODULE)
 
-    def run_cells(cells: dict[str, tuple[str, str]]) -> dict[str, str]:
+    def run_in_kernel(cells: dict[str, tuple[str, str]]) -> dict[str, str]:
         sources = [nbformat.v4.new_code_cell(source) for source, _ in cells.values()]
         client = NotebookClient(
             nbformat.v4.new_notebook(cells=sources),
@@ -159,7 +159,7 @@ def run(
         )
         return dict(zip(cells, map(printed, client.execute().cells), strict=True))
 
-    return run_cells
+    return run_in_kernel
 
 
 def printed(cell: Any) -> str:
@@ -170,12 +170,12 @@ def printed(cell: Any) -> str:
 @pytest.mark.parametrize(
     "cells",
     [
-        pytest.param(CELLS, id="pools"),
-        pytest.param(LOADING, id="loading of PyTorch", marks=pytest.mark.torch),
+        pytest.param(POOL_CELLS, id="process pools"),
+        pytest.param(DATA_LOADER_CELLS, id="PyTorch data loader", marks=pytest.mark.torch),
     ],
 )
-def test_child_processes_of_a_kernel_get_the_answers_to_their_own_requests(run, cells):
-    assert run(cells) == {name: expected for name, (_, expected) in cells.items()}
+def test_child_processes_of_a_kernel_get_the_answers_to_their_own_requests(run_cells, cells):
+    assert run_cells(cells) == {name: expected for name, (_, expected) in cells.items()}
 
 
 def run_in_fork(function) -> object:
@@ -220,8 +220,8 @@ def test_gpu_meter_of_a_cell_reports_not_measured_in_a_child_process():
             meter.__exit__(None, None, None)
             return meter.report()
 
-        over: Any = meter._ended
-        with over._cond:  # the meter's thread may hold it at any fork
+        end_event: Any = meter._ended
+        with end_event._cond:  # the meter's thread may hold it at any fork
             report = run_in_fork(leave_the_cell)
 
     assert "not measured: this is a child process" in str(report)
@@ -234,19 +234,20 @@ def test_cell_in_a_child_process_is_measured_separately(notebook, monkeypatch):
     monkeypatch.setenv("RUNAI_WORKLOAD", job.id)
 
     with CellMeter(lambda: job.detail, every_s=0.001) as meter:
-        outputs = [run_in_fork(lambda: bob("%%gpu\nanswer = 6 * 7").out) for _ in range(3)]
+        outputs_in_forks = [run_in_fork(lambda: bob("%%gpu\nanswer = 6 * 7").out) for _ in range(3)]
 
-    assert ["busy" in str(output) for output in (*outputs, meter.report())] == [True] * 4
+    reports = [*outputs_in_forks, meter.report()]
+    assert all("busy" in str(report) for report in reports)
 
 
 def test_pickled_job_holds_no_token(folder, service):
     kernel_link = connect(service.url, service.tokens["bob"])
     job = submit("hello.py", name="exp1")
 
-    stored = pickle.dumps(job)
+    pickled = pickle.dumps(job)
 
-    assert service.tokens["bob"].encode() not in stored
-    loaded = pickle.loads(stored)
+    assert service.tokens["bob"].encode() not in pickled
+    loaded = pickle.loads(pickled)
     assert isinstance(loaded, Job)
     assert (loaded.id, loaded.detail.name) == ("vision/exp1", "exp1")
     kernel_link.close()

@@ -21,22 +21,22 @@ HALF_GPU: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 def test_gpu_meter_samples_during_a_cell_and_once_at_its_end():
     loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # any number of reads until the test goes on
     memory = chain([1024, 4096, 2048], repeat(0))
-    reads, thrice = count(1), threading.Event()
+    reads, third_read = count(1), threading.Event()
 
     def read():
         if next(reads) == 3:
-            thrice.set()
+            third_read.set()
         return workload("lab", utilized=next(loads), memory_used_mib=next(memory), **HALF_GPU)
 
     with CellMeter(read, every_s=0.001) as meter:
-        assert thrice.wait(30)
+        assert third_read.wait(30)
 
     assert "of 0.5 GPU busy" in meter.report()
     assert "4.0 of 8.0 GiB at most" in meter.report()
 
 
 def test_gpu_meter_average_is_relative_to_the_allocated_share():
-    ticks = iter([100.0, 112.5])
+    ticks = iter([100.0, 112.5])  # seconds at the cell's begin and end
 
     def read():
         return workload("lab", utilized=0.25, memory_used_mib=None, simulated=True, **HALF_GPU)
@@ -52,15 +52,16 @@ def test_cell_runs_and_reports_not_measured_if_the_service_is_away():
         raise Unavailable("The GPU service is away.")
 
     with CellMeter(read, every_s=3600) as meter:
-        done = True
+        has_run = True
 
-    assert done
+    assert has_run
     assert meter.report().endswith("not measured: The GPU service is away.")
 
 
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
+        # 0.1 GPU of the allocated 0.5 is 20 %.
         (HALF_GPU | {"utilized": 0.1, "memory_used_mib": 2048},
          "no GPU now · 20 % utilized · 2.0 of 8.0 GiB (simulated)"),
         ({"allocated": 0, "utilized": None}, "no GPU now (simulated)"),

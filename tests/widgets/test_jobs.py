@@ -104,15 +104,15 @@ def test_job_outside_a_notebook_displays_as_text(link):
 
 def test_job_object_refuses_actions_on_a_later_job_of_its_name(link, eventually):
     job = submit("endless.py", name="exp1", grace_seconds=1)
-    named = Job("vision/exp1")
-    assert named.detail.uid == job.uid
+    job_by_id = Job("vision/exp1")
+    assert job_by_id.detail.uid == job.uid
     job.delete()
     eventually(lambda: "exp1" not in [view.name for view in job.link.client.workloads()])
-    later = submit("endless.py", name="exp1", grace_seconds=1)
+    later_job = submit("endless.py", name="exp1", grace_seconds=1)
 
-    for earlier in (job, named):
-        for act in (earlier.delete, earlier.suspend, earlier.wait, earlier.describe):
+    for earlier in (job, job_by_id):
+        for action in (earlier.delete, earlier.suspend, earlier.wait, earlier.describe):
             with pytest.raises(Conflict, match="another one, submitted by bob at"):
-                act()
-    assert later.state in {"starting", "running"}
-    later.delete()
+                action()
+    assert later_job.state in {"starting", "running"}
+    later_job.delete()

@@ -46,7 +46,7 @@ def live(source, monkeypatch):
     source.news.put(None)
 
 
-def threads() -> list[threading.Thread]:
+def live_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "runai-live"]
 
 
@@ -58,46 +58,46 @@ def test_update_listeners_of_a_kernel_share_a_single_stream_and_thread(live, sou
 
     eventually(lambda: received == [[FIRST], [FIRST]])
     assert source.opened == 1
-    assert [thread.daemon for thread in threads()] == [True]
+    assert [thread.daemon for thread in live_threads()] == [True]
 
 
 def test_late_update_listener_gets_the_latest_overview_at_once(live, source, eventually):
-    first: list[StreamUpdate] = []
-    live.listen(first.append)
+    first_listener: list[StreamUpdate] = []
+    live.listen(first_listener.append)
     source.news.put(FIRST)
-    eventually(lambda: first == [FIRST])
+    eventually(lambda: first_listener == [FIRST])
 
-    later: list[StreamUpdate] = []
-    live.listen(later.append)
+    late_listener: list[StreamUpdate] = []
+    live.listen(late_listener.append)
 
-    assert later == [FIRST]
+    assert late_listener == [FIRST]
 
 
 def test_removed_update_listener_gets_no_more_updates(live, source, eventually):
-    stays: list[StreamUpdate] = []
-    leaves: list[StreamUpdate] = []
-    live.listen(stays.append)
-    leave = live.listen(leaves.append)
+    remaining_updates: list[StreamUpdate] = []
+    removed_updates: list[StreamUpdate] = []
+    live.listen(remaining_updates.append)
+    remove = live.listen(removed_updates.append)
     source.news.put(FIRST)
-    eventually(lambda: stays == [FIRST])
-    leave()
-    leave()
+    eventually(lambda: remaining_updates == [FIRST])
+    remove()
+    remove()  # a second time without effect
     source.news.put(SECOND)
 
-    eventually(lambda: stays == [FIRST, SECOND])
-    assert leaves == [FIRST]
+    eventually(lambda: remaining_updates == [FIRST, SECOND])
+    assert removed_updates == [FIRST]
 
 
 def test_update_thread_ends_without_listeners_and_restarts_with_a_listener(
     live, source, eventually
 ):
     received: list[StreamUpdate] = []
-    leave = live.listen(received.append)
+    remove = live.listen(received.append)
     source.news.put(FIRST)
     eventually(lambda: received == [FIRST])
-    leave()
+    remove()
     source.news.put(SECOND)
-    eventually(lambda: threads() == [])
+    eventually(lambda: live_threads() == [])
 
     live.listen(received.append)
     source.news.put(FIRST)
@@ -119,17 +119,17 @@ def test_update_stream_reports_a_revoked_token_once_and_does_not_retry(live, sou
     live.listen(received.append)
     source.news.put(Unauthenticated("The token is revoked."))
 
-    eventually(lambda: threads() == [])
+    eventually(lambda: live_threads() == [])
     assert received == [ConnectionLost("The token is revoked.", retrying=False)]
     assert source.opened == 1
 
 
 def test_update_stream_that_was_refused_restarts_after_a_login(source, monkeypatch, eventually):
     monkeypatch.setattr("runai.widgets.live.LAST_RETRY_S", 0.01)
-    logins = [1]
+    logins = [1]  # the version of the stored login
     live = Live(source.events, lambda: logins[0])
     received: list[StreamUpdate] = []
-    leave = live.listen(received.append)
+    remove = live.listen(received.append)
     source.news.put(Unauthenticated("It is revoked."))
     eventually(lambda: len(received) == 1)
     assert source.opened == 1, "no request without a reason"
@@ -138,6 +138,6 @@ def test_update_stream_that_was_refused_restarts_after_a_login(source, monkeypat
     source.news.put(FIRST)
 
     eventually(lambda: received[1:] == [FIRST])
-    leave()
+    remove()
     source.news.put(None)
-    eventually(lambda: threads() == [])
+    eventually(lambda: live_threads() == [])

@@ -17,10 +17,10 @@ def login(tmp_path, monkeypatch):
     for name in ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT"):
         monkeypatch.delenv(name, raising=False)
 
-    def write(url: str, token: str) -> None:
+    def write_login(url: str, token: str) -> None:
         write_config(Connection(url, token), config_path())
 
-    return write
+    return write_login
 
 
 def test_client_takes_the_token_of_a_newer_login(service, login):

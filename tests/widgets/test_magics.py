@@ -11,7 +11,7 @@ import threading
 import pytest
 from IPython.core.error import UsageError
 
-from runai.hub_service.cli.commands.submit import submit as command
+from runai.hub_service.cli.commands.submit import submit as submit_command
 from runai.widgets import Job, Jobs
 from runai.widgets.link import link
 from runai.widgets.magics import RunaiMagics, _without_comment
@@ -72,11 +72,13 @@ def test_submit_magic_with_array_returns_its_jobs_in_one_view(notebook):
 
 def test_magic_options_equal_the_options_of_the_command_line():
     actions = RunaiMagics.runai_submit.parser._actions
-    ours = {name for action in actions for name in action.option_strings}
-    theirs = {name for option in command.params for name in option.opts if name.startswith("-")}
+    magic_options = {name for action in actions for name in action.option_strings}
+    command_options = {
+        name for option in submit_command.params for name in option.opts if name.startswith("-")
+    }
 
     # A notebook has no output format; a job's name is an option, so a script comes first.
-    assert ours == (theirs - {"-o", "--output"}) | {"--name"}
+    assert magic_options == (command_options - {"-o", "--output"}) | {"--name"}
 
 
 def test_submit_magic_dry_run_stores_no_job(notebook):
@@ -115,7 +117,7 @@ def test_list_magic_shows_jobs_of_other_users_only_with_all(notebook):
     assert "of-eve" in bob("%runai_list --all").value
 
 
-def interrupt_when(condition, eventually) -> threading.Thread:
+def interrupt_cell_when(condition, eventually) -> threading.Thread:
     """Press the notebook's stop button when the condition is true."""
 
     def press() -> None:
@@ -127,7 +129,7 @@ def interrupt_when(condition, eventually) -> threading.Thread:
     return thread
 
 
-def waits_for_jobs() -> bool:
+def is_waiting_for_jobs() -> bool:
     """Return True if the cell waits for its jobs, after its message about the submission."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
@@ -140,16 +142,16 @@ def waits_for_jobs() -> bool:
 def test_interrupt_of_a_waiting_cell_leaves_the_job_running(notebook, eventually):
     bob = notebook("bob")
     client = link().client
-    pressing = interrupt_when(
-        lambda: [w.state for w in client.workloads()] == ["running"] and waits_for_jobs(),
+    stop_button = interrupt_cell_when(
+        lambda: [w.state for w in client.workloads()] == ["running"] and is_waiting_for_jobs(),
         eventually,
     )
 
-    ran = bob("%runai_submit endless.py --name exp1 --gpus 1 --wait --grace 1")
-    pressing.join()
+    output = bob("%runai_submit endless.py --name exp1 --gpus 1 --wait --grace 1")
+    stop_button.join()
 
-    assert ran.out.splitlines()[0] == "Stopped waiting; the job goes on. %runai_list shows it."
-    assert ran.value.state == "running"
+    assert output.out.splitlines()[0] == "Stopped waiting; the job goes on. %runai_list shows it."
+    assert output.value.state == "running"
 
 
 def test_gpu_magic_measures_a_cell_and_retains_its_variables(notebook, monkeypatch):
@@ -157,9 +159,9 @@ def test_gpu_magic_measures_a_cell_and_retains_its_variables(notebook, monkeypat
     bob("%runai_submit sleep --name session -- 600")
     monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
 
-    ran = bob("%%gpu\nanswer = 6 * 7")
+    output = bob("%%gpu\nanswer = 6 * 7")
 
-    assert re.search(r"\d+\.\d s", ran.out)
+    assert re.search(r"\d+\.\d s", output.out)
     assert bob("answer").value == 42
 
 
@@ -187,10 +189,10 @@ def test_gpu_magic_shows_the_error_of_a_failed_cell_once(notebook, monkeypatch):
     bob("%runai_submit sleep --name session -- 600")
     monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
 
-    ran = bob("%%gpu\n1 / 0")
+    output = bob("%%gpu\n1 / 0")
 
-    assert (ran.out + ran.err).count("ZeroDivisionError: ") == 1
-    assert "CellFailed" not in ran.out + ran.err
+    assert (output.out + output.err).count("ZeroDivisionError: ") == 1
+    assert "CellFailed" not in output.out + output.err
 
 
 def test_gpu_magic_without_a_session_is_refused(notebook, monkeypatch):
@@ -204,11 +206,11 @@ def test_gpu_magic_without_a_session_is_refused(notebook, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        pytest.param("a.py -- --epochs 3  # three epochs", "a.py -- --epochs 3  ", id="behind"),
-        pytest.param("a.py # it's a trial", "a.py ", id="apostrophe in it"),
-        pytest.param("a.py --\t#", "a.py --\t", id="empty"),
-        pytest.param("# all of it", "", id="nothing else"),
-        pytest.param("a.py -- '#fff' \"a # b\" c\\#d", None, id="quoted"),
+        pytest.param("a.py -- --epochs 3  # three epochs", "a.py -- --epochs 3  ", id="at end"),
+        pytest.param("a.py # it's a trial", "a.py ", id="with an apostrophe"),
+        pytest.param("a.py --\t#", "a.py --\t", id="empty comment"),
+        pytest.param("# all of it", "", id="only a comment"),
+        pytest.param("a.py -- '#fff' \"a # b\" c\\#d", None, id="quoted hashes"),
         pytest.param('a.py -- "\\" # b" # c', 'a.py -- "\\" # b" ', id="escaped quote"),
     ],
 )

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("specified", ["page", "call", "logs"])
-def test_page_scripts_pass_their_node_tests(specified, tmp_path):
+@pytest.mark.parametrize("script", ["page", "call", "logs"])
+def test_page_scripts_pass_their_node_tests(script, tmp_path):
     for folder, pattern in (
         ("widgets", "*.js"),
         ("hub_service/api/pages", "*.js"),
@@ -28,14 +28,14 @@ def test_page_scripts_pass_their_node_tests(specified, tmp_path):
     # Without it, older versions of node parse `.js` as a CommonJS module.
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
-    ran = subprocess.run(
-        ["node", "--test", str(tmp_path / f"tests/widgets/{specified}.test.mjs")],
+    process = subprocess.run(
+        ["node", "--test", str(tmp_path / f"tests/widgets/{script}.test.mjs")],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.node
@@ -43,16 +43,16 @@ def test_front_end_module_loads_alone_and_exports_render(tmp_path):
     module = tmp_path / "panel.mjs"
     module.write_text(page_script(ROOT / "widgets"))
 
-    ran = subprocess.run(
+    process = subprocess.run(
         ["node", "--eval", f"import('{module}').then((m) => console.log(Object.keys(m), m))"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert ran.stderr == ""
-    assert re.sub(r"\s+", " ", ran.stdout).startswith("[ 'default' ]")
-    assert "[Function: render]" in ran.stdout
+    assert process.stderr == ""
+    assert re.sub(r"\s+", " ", process.stdout).startswith("[ 'default' ]")
+    assert "[Function: render]" in process.stdout
 
 
 def test_front_end_module_includes_all_widget_scripts():

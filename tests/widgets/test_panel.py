@@ -97,9 +97,9 @@ def test_panel_lists_my_projects_and_follows_my_jobs(bob, eventually):
     view.close()
 
 
-@pytest.mark.parametrize("show", [panel, quota])
-def test_open_quota_view_follows_changes_of_the_users_projects(bob, service, eventually, show):
-    view = show()
+@pytest.mark.parametrize("open_view", [panel, quota])
+def test_open_quota_view_follows_changes_of_the_users_projects(bob, service, eventually, open_view):
+    view = open_view()
 
     def names() -> list[str]:
         return [bar["name"] for bar in view.state["projects"]]
@@ -118,15 +118,15 @@ def test_notebook_views_of_a_cell_end_when_the_cell_runs_again(bob, kernel):
     kernel.execute("first", "1")
     panel(), quota()
     kernel.execute("second", "2")
-    last = other = quota()
+    latest_panel = quota_view = quota()
     assert len(listeners) == 3
 
     for execution in ("3", "4", "5"):
         kernel.execute("first", execution)
-        last = panel()
+        latest_panel = panel()
 
     assert len(listeners) == 2
-    assert {id(listener.__self__) for listener in listeners} == {id(last), id(other)}
+    assert {id(listener.__self__) for listener in listeners} == {id(latest_panel), id(quota_view)}
 
 
 def report_visibility(view, *, visible: bool) -> list[Any]:
@@ -222,12 +222,12 @@ def test_jobs_view_stops_listening_when_its_jobs_end(bob, eventually):
 
 
 def test_jobs_view_ignores_an_overview_from_before_the_job_submission(bob, eventually):
-    before = bob.client.overview()
+    earlier_overview = bob.client.overview()
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = jobs_view(bob, [job])
     eventually(lambda: states(view) == {"exp1": "running"})
 
-    view._on_stream_update(before)  # the stream's latest, as a view begins
+    view._on_stream_update(earlier_overview)  # the stream's latest, as a view begins
 
     assert states(view) == {"exp1": "running"}
     job.delete()
@@ -241,13 +241,13 @@ def test_jobs_view_of_a_job_absent_from_overviews_has_the_services_answer(bob, e
     bob.live.close()  # only the overviews below
     job.suspend()
     eventually(lambda: job.state == "suspended")
-    without = bob.client.overview().model_copy(update={"workloads": []})
+    overview = bob.client.overview().model_copy(update={"workloads": []})
 
-    view._on_stream_update(without)
+    view._on_stream_update(overview)
 
     assert states(view) == {"exp1": "suspended"}
     job.delete()
-    view._on_stream_update(without)
+    view._on_stream_update(overview)
     assert states(view) == {"exp1": "deleted"}
 
 
@@ -309,7 +309,7 @@ def test_panel_raises_unauthenticated_for_an_unknown_token(folder, service):
     link.close()
 
 
-CELLS = [
+NOTEBOOK_CELLS = [
     """
 import threading, time
 from runai.widgets import connect, panel, submit
@@ -340,10 +340,10 @@ def test_views_in_a_kernel_update_while_a_cell_runs(folder, service):
             nbformat.v4.new_code_cell(cell.format(url=service.url, token=service.tokens["bob"]))
             if "{url" in cell
             else nbformat.v4.new_code_cell(cell)
-            for cell in CELLS
+            for cell in NOTEBOOK_CELLS
         ]
     )
-    ran = NotebookClient(
+    executed = NotebookClient(
         notebook,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
@@ -351,11 +351,13 @@ def test_views_in_a_kernel_update_while_a_cell_runs(folder, service):
         iopub_timeout=60,
     ).execute()
 
-    panel_output, job_output, printed = [cell["outputs"][-1] for cell in ran["cells"]]
+    panel_output, job_output, thread_output = [cell["outputs"][-1] for cell in executed["cells"]]
     assert VIEW in panel_output["data"]
     assert VIEW in job_output["data"]
-    assert printed["text"] == "['runai-live']\n"
-    widget_states = ran["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    assert thread_output["text"] == "['runai-live']\n"
+    widget_states = executed["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"][
+        "state"
+    ]
     state = widget_states[panel_output["data"][VIEW]["model_id"]]["state"]["state"]
     assert [(row["name"], row["state"]) for row in state["workloads"]] == [("exp1", "succeeded")]
     json.dumps(state)

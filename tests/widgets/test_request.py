@@ -39,22 +39,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("program", "args", "command"),
     [
-        pytest.param("train.py", [], [PYTHON, "-u", "train.py"], id="a script"),
+        pytest.param("train.py", [], [PYTHON, "-u", "train.py"], id="script"),
         pytest.param(
             "train.py", ["-n", "3"], [PYTHON, "-u", "train.py", "-n", "3"], id="arguments"
         ),
-        pytest.param("my train.py", [], [PYTHON, "-u", "my train.py"], id="a space in its name"),
-        pytest.param("train.py --lr 1", [], [PYTHON, "-u", "train.py", "--lr", "1"], id="a line"),
-        pytest.param("run.sh", [], ["sh", "run.sh"], id="a shell script"),
+        pytest.param("my train.py", [], [PYTHON, "-u", "my train.py"], id="name with a space"),
         pytest.param(
-            "env A='b c' true", [], ["env", "A=b c", "true"], id="a program of the system"
+            "train.py --lr 1", [], [PYTHON, "-u", "train.py", "--lr", "1"], id="command line"
         ),
-        pytest.param(["a", "b c"], ["d"], ["a", "b c", "d"], id="a list is taken as it is"),
-        pytest.param(
-            Path("my train.py"), [], [PYTHON, "-u", "my train.py"], id="a path to a script"
-        ),
+        pytest.param("run.sh", [], ["sh", "run.sh"], id="shell script"),
+        pytest.param("env A='b c' true", [], ["env", "A=b c", "true"], id="program of the system"),
+        pytest.param(["a", "b c"], ["d"], ["a", "b c", "d"], id="list of words"),
+        pytest.param(Path("my train.py"), [], [PYTHON, "-u", "my train.py"], id="path to a script"),
         pytest.param(b"true a", [], ["true", "a"], id="bytes"),
-        pytest.param(("true", 1, Path("x")), [], ["true", "1", "x"], id="words of a tuple"),
+        pytest.param(("true", 1, Path("x")), [], ["true", "1", "x"], id="tuple of words"),
         pytest.param(
             "true", "--epochs 3 'a b'", ["true", "--epochs", "3", "a b"], id="arguments as text"
         ),
@@ -64,9 +62,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["true", "-n", "3", "0.5", "1.50", "out", "x", "0.5", "7", "True"],
             id="numbers and paths as arguments",
         ),
-        pytest.param("true", 10**80, ["true", "1" + "0" * 80], id="one number"),
-        pytest.param("true", Path("a b"), ["true", "a b"], id="one path"),
-        pytest.param("true", (str(n) for n in range(2)), ["true", "0", "1"], id="a generator"),
+        pytest.param("true", 10**80, ["true", "1" + "0" * 80], id="number as arguments"),
+        pytest.param("true", Path("a b"), ["true", "a b"], id="path as arguments"),
+        pytest.param("true", (str(n) for n in range(2)), ["true", "0", "1"], id="generator"),
         pytest.param("true", None, ["true"], id="no arguments"),
     ],
 )
@@ -82,29 +80,29 @@ def test_program_command_uses_the_full_path_of_an_executable(folder):
     ("program", "sentence"),
     [
         pytest.param(
-            "trian.py", "There is no file trian.py in {}. Did you mean train.py?", id="a near miss"
+            "trian.py", "There is no file trian.py in {}. Did you mean train.py?", id="misspelt"
         ),
         pytest.param(
             "other.py",
             "There is no file other.py in {}. Save it first, or name it by its path.",
-            id="missing",
+            id="missing script",
         ),
         pytest.param(
             "notes.txt",
             "notes.txt is neither a Python script nor executable. Run chmod +x notes.txt",
-            id="not a program",
+            id="file that is no program",
         ),
         pytest.param(
             "story.ipynb",
             "story.ipynb is a notebook, not a program. Put %%runai_submit atop the cell to submit,"
             " or export it as a script.",
-            id="a notebook",
+            id="notebook",
         ),
-        pytest.param("", "There is nothing to run. Name a script or a command.", id="nothing"),
+        pytest.param("", "There is nothing to run. Name a script or a command.", id="empty"),
         pytest.param(
             "echo 'a",
             "The command cannot be read: no closing quotation. Check its quotation marks.",
-            id="an open quotation",
+            id="open quotation",
         ),
     ],
 )
@@ -115,41 +113,43 @@ def test_program_command_names_a_missing_or_invalid_program(program, sentence, f
     assert str(refused.value) == sentence.format(folder)
 
 
-WORDS = "Give text, a number or a path."
-LIST = "Give a list of words, or text as in a shell."
+WORD_HINT = "Give text, a number or a path."
+LIST_HINT = "Give a list of words, or text as in a shell."
 
 
 @pytest.mark.parametrize(
     ("program", "args", "sentence"),
     [
-        pytest.param(None, (), f"The program is None. {LIST}", id="no program"),
-        pytest.param(12, (), f"The program is an int. {LIST}", id="a number as program"),
-        pytest.param({"a": 1}, (), f"The program is a dict. {LIST}", id="a dict as program"),
+        pytest.param(None, (), f"The program is None. {LIST_HINT}", id="no program"),
+        pytest.param(12, (), f"The program is an int. {LIST_HINT}", id="number as program"),
+        pytest.param({"a": 1}, (), f"The program is a dict. {LIST_HINT}", id="dict as program"),
         pytest.param(
-            ["ls", None], (), f"Word 2 of the command is None. {WORDS}", id="None in a command"
+            ["ls", None], (), f"Word 2 of the command is None. {WORD_HINT}", id="None in a command"
         ),
-        pytest.param("true", ["a", None], f"Argument 2 is None. {WORDS}", id="None in arguments"),
-        pytest.param("true", [["a"]], f"Argument 1 is a list. {WORDS}", id="a list in arguments"),
-        pytest.param("true", {"--lr": 1}, f"args is a dict. {LIST}", id="a dict as arguments"),
-        pytest.param("true", {"a", "b"}, f"args is a set. {LIST}", id="a set as arguments"),
-        pytest.param("true", object(), f"args is an object. {LIST}", id="no words"),
+        pytest.param(
+            "true", ["a", None], f"Argument 2 is None. {WORD_HINT}", id="None in arguments"
+        ),
+        pytest.param("true", [["a"]], f"Argument 1 is a list. {WORD_HINT}", id="list in arguments"),
+        pytest.param("true", {"--lr": 1}, f"args is a dict. {LIST_HINT}", id="dict as arguments"),
+        pytest.param("true", {"a", "b"}, f"args is a set. {LIST_HINT}", id="set as arguments"),
+        pytest.param("true", object(), f"args is an object. {LIST_HINT}", id="object as arguments"),
         pytest.param(
             "true",
             [10**5000],
-            f"Argument 1 is a number of more than 4300 digits. {WORDS}",
-            id="a number that Python does not write",
+            f"Argument 1 is a number of more than 4300 digits. {WORD_HINT}",
+            id="number of 5,001 digits",
         ),
         pytest.param(
             "true",
             "'a",
             "The command cannot be read: no closing quotation. Check its quotation marks.",
-            id="an open quotation in arguments",
+            id="open quotation in arguments",
         ),
         pytest.param(
             "x" * 5000,
             (),
             f"There is no file {'x' * 59}… in {{}}. Save it first, or name it by its path.",
-            id="a name that is too long",
+            id="script name too long",
         ),
     ],
 )
@@ -173,40 +173,40 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
             "many is not a valid number of GPUs. Ask for a number with at most three"
             " decimals, such as 0.5"
             " or 2.",
-            id="no number",
+            id="GPUs in words",
         ),
         pytest.param(
             {"gpus": "0.0001"},
             "The gpus '0.0001' is not possible. Ask for a number with at most three decimals,"
             " such as 0.5 or 2.",
-            id="too fine",
+            id="too fine a fraction",
         ),
         pytest.param(
             {"gpus": 1, "gpu_memory": "4G"},
             "GPUs and GPU memory were both asked for. Give one of gpus and gpu_memory.",
-            id="both",
+            id="GPUs and GPU memory",
         ),
         pytest.param(
             {"gpu_memory": "lots"},
             "lots is not a valid amount of GPU memory. Ask for memory as 4G or 500M.",
-            id="no memory",
+            id="memory in words",
         ),
         pytest.param(
             {"name": "Exp 1"},
             "The name 'Exp 1' is not possible. Use lower-case letters, digits and hyphens, at most"
             " 38, such as exp-1.",
-            id="a name that cannot be",
+            id="invalid name",
         ),
         pytest.param(
             {"expected_runtime": "soon"},
             "The expected runtime 'soon' is not possible. Use a number and a unit, such as 90m, 2h"
             " or 3d.",
-            id="no length of time",
+            id="expected runtime in words",
         ),
         pytest.param(
             {"max_runtime": "soon"},
             "The time limit 'soon' is not possible. Use a number and a unit, such as 20m or 8h.",
-            id="no time",
+            id="time limit in words",
         ),
         pytest.param(
             {"workers": 0},
@@ -216,34 +216,34 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
         pytest.param(
             {"priority": "urgent"},
             "urgent is no priority. Use low, normal, high, or a number from 0 to 1000.",
-            id="no priority",
+            id="unknown priority",
         ),
         pytest.param(
             {"workdir": "/nowhere"},
             "There is no directory /nowhere. Name one that exists.",
-            id="no directory",
+            id="missing directory",
         ),
         pytest.param(
             {"env": ["NOT_SET_ANYWHERE"]},
             "NOT_SET_ANYWHERE is not set here. Give it as NOT_SET_ANYWHERE=VALUE.",
-            id="a variable without a value",
+            id="variable without a value",
         ),
-        pytest.param({"env": {"A": None}}, f"env A is None. {WORDS}", id="None as a value"),
-        pytest.param({"env": {"A": ["b"]}}, f"env A is a list. {WORDS}", id="a list as a value"),
+        pytest.param({"env": {"A": None}}, f"env A is None. {WORD_HINT}", id="None as a value"),
+        pytest.param({"env": {"A": ["b"]}}, f"env A is a list. {WORD_HINT}", id="list as a value"),
         pytest.param(
             {"env": {None: "b"}}, "A variable is None. Give it as NAME=VALUE.", id="None as a name"
         ),
         pytest.param(
             {"env": [("A", "b")]},
             "A variable is a tuple. Give it as NAME=VALUE.",
-            id="a pair as a variable",
+            id="pair as a variable",
         ),
         pytest.param(
             {"gpus": 10**5000},
             "a number of more than 4300 digits is not a valid number of GPUs. Ask for a"
             " number with at most"
             " three decimals, such as 0.5 or 2.",
-            id="GPUs that Python does not write",
+            id="GPUs of 5,001 digits",
         ),
         pytest.param(
             {"gpus": "1e26"},
@@ -259,38 +259,40 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
         pytest.param(
             {"priority": "9" * 5000},
             f"{'9' * 59}… is no priority. Use low, normal, high, or a number from 0 to 1000.",
-            id="a priority of many digits",
+            id="priority of 5,000 nines as text",
         ),
         pytest.param(
             {"priority": 10**5000},
             "a number of more than 4300 digits is no priority. Use low, normal, high, or a number"
             " from 0 to 1000.",
-            id="a priority that Python does not write",
+            id="priority of 5,001 digits",
         ),
         pytest.param(
             {"priority": "٣"},
             "٣ is no priority. Use low, normal, high, or a number from 0 to 1000.",
-            id="a digit of another script",
+            id="digit outside ASCII",
         ),
         pytest.param(
             {"workers": 10**5000},
             "The workers 'a number of more than 4300 digits' is not possible. Ask for 1 worker or"
             " more.",
-            id="workers that Python does not write",
+            id="workers of 5,001 digits",
         ),
         pytest.param(
             {"workdir": "~nobody-here/x"},
             "The home directory of nobody-here is not known, so ~nobody-here/x cannot be found."
             " Name another path.",
-            id="a home of nobody",
+            id="unknown home",
         ),
         pytest.param(
-            {"workdir": 5}, "There is no directory 5. Name one that exists.", id="no directory name"
+            {"workdir": 5},
+            "There is no directory 5. Name one that exists.",
+            id="number as directory",
         ),
         pytest.param(
             {"env": {"not a name": "secret"}},
             "The env is not possible. Give it as NAME=VALUE.",
-            id="the value of a variable is not told",
+            id="value of a variable stays secret",
         ),
     ],
 )
@@ -309,12 +311,14 @@ def test_job_environment_converts_values_of_variables_to_text():
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [({}, False), ({"priority": "normal"}, True)], ids=["none", "normal"]
+    ("options", "is_set"),
+    [({}, False), ({"priority": "normal"}, True)],
+    ids=["no priority", "normal priority"],
 )
-def test_submit_request_sets_the_priority_only_if_it_is_an_option(options, named):
+def test_submit_request_sets_the_priority_only_if_it_is_an_option(options, is_set):
     job_request = request.submit_request(["true"], interactive=True, **options)
 
-    assert ("priority" in job_request.model_fields_set) is named
+    assert ("priority" in job_request.model_fields_set) is is_set
 
 
 def test_submit_request_without_an_amount_requests_no_gpu():
@@ -383,7 +387,7 @@ def test_cell_command_runs_the_stored_source_with_this_python():
             "x = 1\n!ls",
             "The cell is not a Python program: invalid syntax in line 2. Magics (%, !) work in"
             " notebooks only; leave them out.",
-            id="a magic",
+            id="magic",
         ),
     ],
 )
@@ -401,7 +405,7 @@ def test_cell_program_imports_modules_beside_its_notebook(folder, monkeypatch):
     assert request.with_module_path({"PYTHONPATH": "/mine"}, None) == {"PYTHONPATH": "/mine"}
 
 
-ODD = st.one_of(
+ODD_VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
@@ -418,7 +422,7 @@ ODD = st.one_of(
     st.lists(st.none() | st.integers() | st.text(max_size=3), max_size=3),
     st.dictionaries(st.text(max_size=3), st.none() | st.text(max_size=3), max_size=2),
 )
-OPTIONS = (
+OPTION_NAMES = (
     *("gpus", "gpu_memory", "priority", "env", "workdir", "name", "project", "workers", "elastic"),
     *("min_workers", "array", "preemptible", "backoff_limit", "grace_seconds", "expected_runtime"),
     *("image", "gpu_type", "max_runtime"),
@@ -426,9 +430,13 @@ OPTIONS = (
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(st.sampled_from(OPTIONS), ODD, min_size=1, max_size=3), ODD, ODD)
+@given(
+    st.dictionaries(st.sampled_from(OPTION_NAMES), ODD_VALUES, min_size=1, max_size=3),
+    ODD_VALUES,
+    ODD_VALUES,
+)
 def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options, program, args):
-    for make in (
+    for make_request in (
         lambda: request.submit_request(["true"], **options),
         lambda: request.program_command(program, args),
         lambda: request.cell_command(program if isinstance(program, str) else "1", ["a"]),
@@ -436,7 +444,7 @@ def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options,
         message = ""
         with suppress(InvalidRequest):
             try:
-                make()
+                make_request()
             except InvalidRequest as refused:
                 message = str(refused)
                 raise
@@ -455,22 +463,22 @@ def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options,
 def test_submit_in_a_removed_folder_gets_an_error_that_names_the_folder(
     tmp_path, monkeypatch, submit
 ):
-    removed = tmp_path / "x"
-    removed.mkdir()
-    monkeypatch.chdir(removed)
-    removed.rmdir()
+    removed_folder = tmp_path / "x"
+    removed_folder.mkdir()
+    monkeypatch.chdir(removed_folder)
+    removed_folder.rmdir()
 
     with pytest.raises(InvalidRequest) as refused:
         submit()
 
     assert "was removed while this kernel runs in it. Go to one that exists" in str(refused.value)
-    assert str(removed) in str(refused.value)
+    assert str(removed_folder) in str(refused.value)
 
 
 def test_existing_workdir_is_accepted_by_a_kernel_in_a_removed_folder(tmp_path, monkeypatch):
-    removed = tmp_path / "gone"
-    removed.mkdir()
-    monkeypatch.chdir(removed)
-    removed.rmdir()
+    removed_folder = tmp_path / "gone"
+    removed_folder.mkdir()
+    monkeypatch.chdir(removed_folder)
+    removed_folder.rmdir()
 
     assert request.submit_request(["sh"], workdir=str(tmp_path)).workdir == str(tmp_path)

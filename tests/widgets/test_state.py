@@ -14,25 +14,25 @@ from runai.widgets import state
 
 
 def panel_of(*workloads, projects=(), simulated=True):
-    seen = overview(*workloads, projects=tuple(projects), simulated=simulated)
-    return state.panel_state(seen, user="bob", projects=["vision"], chart=None)
+    cluster_overview = overview(*workloads, projects=tuple(projects), simulated=simulated)
+    return state.panel_state(cluster_overview, user="bob", projects=["vision"], chart=None)
 
 
 @pytest.mark.parametrize(
-    ("given", "labels"),
+    ("job", "labels"),
     [
-        pytest.param(workload("a", "running"), ["Suspend", "Stop"], id="a running job"),
+        pytest.param(workload("a", "running"), ["Suspend", "Stop"], id="running job"),
         pytest.param(workload("a", "paused"), ["Suspend", "Stop"], id="paused by the scheduler"),
-        pytest.param(workload("a", "suspended"), ["Resume", "Stop"], id="paused by its user"),
-        pytest.param(workload("a", "stopping"), ["Stop"], id="already on its way out"),
-        pytest.param(workload("a", "succeeded"), ["Delete"], id="a finished job"),
-        pytest.param(workload("a", kind="session"), ["Stop"], id="a session is never paused"),
-        pytest.param(workload("a", "ended", kind="session"), ["Delete"], id="an ended session"),
-        pytest.param(workload("a", manageable=False), [], id="somebody else's"),
+        pytest.param(workload("a", "suspended"), ["Resume", "Stop"], id="suspended by its user"),
+        pytest.param(workload("a", "stopping"), ["Stop"], id="stopping"),
+        pytest.param(workload("a", "succeeded"), ["Delete"], id="finished job"),
+        pytest.param(workload("a", kind="session"), ["Stop"], id="running session"),
+        pytest.param(workload("a", "ended", kind="session"), ["Delete"], id="ended session"),
+        pytest.param(workload("a", manageable=False), [], id="workload of another user"),
     ],
 )
-def test_panel_row_has_buttons_only_for_actions_that_the_service_accepts(given, labels):
-    rows = panel_of(given)["workloads"]
+def test_panel_row_has_buttons_only_for_actions_that_the_service_accepts(job, labels):
+    rows = panel_of(job)["workloads"]
 
     assert [action["label"] for action in rows[0]["actions"]] == labels
 
@@ -51,34 +51,34 @@ def test_panel_lists_only_my_workloads_with_the_latest_ended_last():
 
 
 @pytest.mark.parametrize(
-    ("why", "sentence"),
+    ("reason", "sentence"),
     [
         pytest.param(None, "", id="no reason"),
-        pytest.param(ReasonView(code="x", text="It waits."), "It waits.", id="a reason"),
+        pytest.param(ReasonView(code="x", text="It waits."), "It waits.", id="reason"),
         pytest.param(
             ReasonView(code="x", text="It waits.", position=2),
             "It waits (place 2 in the queue)",
-            id="a reason and a place",
+            id="reason and queue position",
         ),
     ],
 )
-def test_reason_of_a_waiting_job_includes_its_queue_position(why, sentence):
-    assert panel_of(workload("a", "queued", reason=why))["workloads"][0]["reason"] == sentence
+def test_reason_of_a_waiting_job_includes_its_queue_position(reason, sentence):
+    assert panel_of(workload("a", "queued", reason=reason))["workloads"][0]["reason"] == sentence
 
 
 @pytest.mark.parametrize(
-    ("mine", "expected"),
+    ("own_projects", "expected"),
     [
-        pytest.param(["vision"], ["vision"], id="a member sees theirs"),
-        pytest.param(["nlp", "vision"], ["vision", "nlp"], id="in the platform's order"),
-        pytest.param([], ["vision", "nlp"], id="an admin of no project sees all"),
-        pytest.param(["gone"], [], id="a project that is no more is not replaced by all"),
+        pytest.param(["vision"], ["vision"], id="member"),
+        pytest.param(["nlp", "vision"], ["vision", "nlp"], id="two: platform's order"),
+        pytest.param([], ["vision", "nlp"], id="admin without a project: all"),
+        pytest.param(["gone"], [], id="deleted project: none"),
     ],
 )
-def test_quota_bars_are_of_my_projects(mine, expected):
-    seen = overview(projects=(project("vision"), project("nlp")))
+def test_quota_bars_are_of_my_projects(own_projects, expected):
+    cluster_overview = overview(projects=(project("vision"), project("nlp")))
 
-    bars = state.quota_state(seen, projects=mine)["projects"]
+    bars = state.quota_state(cluster_overview, projects=own_projects)["projects"]
 
     assert [bar["name"] for bar in bars] == expected
 
@@ -114,17 +114,17 @@ def test_panel_marks_simulated_gpus():
 @pytest.mark.parametrize(
     ("workloads", "usage"),
     [
-        pytest.param([], (0, 0), id="nothing runs: nothing is busy"),
-        pytest.param([workload("a", allocated=1)], (1, None), id="not measured is not zero"),
+        pytest.param([], (0, 0), id="nothing runs: zero"),
+        pytest.param([workload("a", allocated=1)], (1, None), id="not measured: unknown"),
         pytest.param(
             [workload("a", allocated=1, utilized=0.5), workload("b", allocated=0.5, utilized=0.25)],
             (1.5, 0.75),
-            id="sums of mine",
+            id="two jobs of mine: sums",
         ),
         pytest.param(
             [workload("a", allocated=1, utilized=0.5), workload("x", user="patty", allocated=1)],
             (1, 0.5),
-            id="others' do not count",
+            id="jobs of other users: not included",
         ),
     ],
 )
@@ -133,27 +133,27 @@ def test_my_usage_sums_my_allocated_and_utilized_gpus(workloads, usage):
 
 
 @pytest.mark.parametrize(
-    ("left_out", "expected"),
+    ("answers", "expected"),
     [
-        pytest.param({}, ("running", "Suspend"), id="no answer: as before"),
-        pytest.param({"vision/a": None}, ("deleted", ""), id="deleted, says the service"),
+        pytest.param({}, ("running", "Suspend"), id="no answer: unchanged"),
+        pytest.param({"vision/a": None}, ("deleted", ""), id="answer that it is deleted"),
         pytest.param(
             {"vision/a": workload("a", "queued", manageable=False)},
             ("queued", ""),
-            id="still there",
+            id="answer with its state",
         ),
     ],
 )
-def test_job_absent_from_an_overview_is_deleted_only_by_the_services_answer(left_out, expected):
+def test_job_absent_from_an_overview_is_deleted_only_by_the_services_answer(answers, expected):
     first = state.jobs_state(
         overview(workload("a")), ["vision/a"], before=[], left_out={}, notes=[]
     )
 
-    then = state.jobs_state(
-        overview(), ["vision/a"], before=first["workloads"], left_out=left_out, notes=[]
+    updated = state.jobs_state(
+        overview(), ["vision/a"], before=first["workloads"], left_out=answers, notes=[]
     )
 
-    [row] = then["workloads"]
+    [row] = updated["workloads"]
     assert (row["state"], "".join(action["label"] for action in row["actions"][:1])) == expected
 
 
@@ -164,10 +164,10 @@ def test_job_missing_before_its_first_overview_is_not_deleted():
 
 
 def test_submission_notes_are_visible_while_the_job_waits():
-    def notes(now):
-        seen = overview(workload("a", now))
+    def notes(job_state):
+        job_overview = overview(workload("a", job_state))
         return state.jobs_state(
-            seen, ["vision/a"], before=[], left_out={}, notes=["No node has 8."]
+            job_overview, ["vision/a"], before=[], left_out={}, notes=["No node has 8."]
         )["notes"]
 
     assert (notes("queued"), notes("running")) == (["No node has 8."], [])
@@ -235,7 +235,7 @@ def test_elastic_job_row_shows_its_gpus_and_speed(elastic, expected):
             ],
         ),
     ],
-    ids=["one process stays one", "two", "several"],
+    ids=["one worker", "two workers", "four workers"],
 )
 def test_elastic_job_row_offers_to_add_or_remove_a_worker(workers, expected):
     [row] = panel_of(workload("a", manageable=True, elastic={**ELASTIC, "workers": workers}))[
@@ -249,31 +249,31 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
 
 
 @pytest.mark.parametrize(
-    ("given", "idle_text", "labels"),
+    ("fields", "idle_text", "labels"),
     [
         pytest.param(
             {"kind": "session", "idle": IDLE | {"releasable": True}},
             "idle for 12 min",
             ["Keep 30 more minutes", "Give GPU back", "Stop"],
-            id="a session",
+            id="idle session",
         ),
         pytest.param(
             {"kind": "session", "idle": IDLE | {"keeps_left": 0, "releasable": True}},
             "idle for 12 min",
             ["Give GPU back", "Stop"],
-            id="kept twice",
+            id="idle session without keeps left",
         ),
         pytest.param(
             {"kind": "session", "idle": IDLE},
             "idle for 12 min",
             ["Keep 30 more minutes", "Stop"],
-            id="a pod, which does not go on without",
+            id="idle pod that cannot release",
         ),
         pytest.param(
             {"kind": "session", "idle": IDLE | {"keeps_left": 0, "releasing": True}},
             "idle for 12 min",
             ["Stop"],
-            id="on its way",
+            id="being released",
         ),
         pytest.param(
             {"kind": "session", "released": NOON}, "", ["Get GPU back", "Stop"], id="released"
@@ -282,15 +282,15 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
             {"kind": "session", "released": NOON, "state": "queued"},
             "",
             ["Stop"],
-            id="waits for it",
+            id="waiting for its GPU",
         ),
         pytest.param(
-            {"idle": IDLE | {"keeps_left": 0}}, "idle for 12 min", ["Suspend", "Stop"], id="a job"
+            {"idle": IDLE | {"keeps_left": 0}}, "idle for 12 min", ["Suspend", "Stop"], id="job"
         ),
-        pytest.param({"kind": "session"}, "", ["Stop"], id="in use"),
+        pytest.param({"kind": "session"}, "", ["Stop"], id="session in use"),
     ],
 )
-def test_panel_row_with_idle_gpus_offers_to_extend_or_release_them(given, idle_text, labels):
-    (row,) = panel_of(workload("a", **given))["workloads"]
+def test_panel_row_with_idle_gpus_offers_to_extend_or_release_them(fields, idle_text, labels):
+    (row,) = panel_of(workload("a", **fields))["workloads"]
 
     assert (row["idle"], [action["label"] for action in row["actions"]]) == (idle_text, labels)

@@ -57,7 +57,7 @@ def test_workload_table_has_allocation_utilization_and_wait_reason():
         pytest.param(
             {"gpus": 1, "cpu": 4, "memory_mib": 2048},
             "asks for 1 GPU, 4 CPUs and 2 GiB of memory",
-            id="all",
+            id="GPUs, CPUs and memory",
         ),
     ],
 )

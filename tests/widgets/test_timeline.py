@@ -1,4 +1,4 @@
-"""The averages in the chart."""
+"""The averages in the chart, by (second, allocated GPUs, utilized GPUs); None is a lost link."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from hypothesis import strategies as st
 from runai.widgets.timeline import Timeline
 
 
-def timeline_of(*news, window_s=60, step_s=4):
+def timeline_of(*updates, window_s=60, step_s=4):
     timeline = Timeline(window_s, step_s)
-    for update in news:
+    for update in updates:
         timeline.push(*update) if update else timeline.lose()
     return timeline.points()
 
 
 @pytest.mark.parametrize(
-    ("news", "points"),
+    ("updates", "points"),
     [
-        pytest.param([(0, 1, 0.5)], [], id="one value has held for no time yet"),
-        pytest.param([(0, 1, 0.5), (4, 0, 0)], [(4, 1, 0.5)], id="a value holds until the next"),
-        pytest.param([(0, 1, 1), (1, 0, 0), (4, 0, 0)], [(4, 0.25, 0.25)], id="weighted by time"),
+        pytest.param([(0, 1, 0.5)], [], id="single update: no point yet"),
+        pytest.param([(0, 1, 0.5), (4, 0, 0)], [(4, 1, 0.5)], id="value until the next update"),
         pytest.param(
-            [(2, 2, 1), (6, 2, 1)], [(4, 2, 1), (8, 2, 1)], id="a value may span two steps"
+            [(0, 1, 1), (1, 0, 0), (4, 0, 0)], [(4, 0.25, 0.25)], id="average weighted by time"
         ),
-        pytest.param([(0, 1, None), (4, 1, None)], [(4, 1, None)], id="not measured is not zero"),
+        pytest.param([(2, 2, 1), (6, 2, 1)], [(4, 2, 1), (8, 2, 1)], id="value over two steps"),
+        pytest.param([(0, 1, None), (4, 1, None)], [(4, 1, None)], id="not measured: unknown"),
         pytest.param(
             [(0, 1, 0), (4, 1, 0), None, (40, 1, 0), (44, 1, 0)],
             [(4, 1, 0), (8, None, None), (44, 1, 0)],
-            id="what could not be heard is a gap",
+            id="lost link: gap",
         ),
         pytest.param(
             [(0, 1, 0), (4, 1, 0), None, (68, 2, 0), (72, 2, 0)],
             [(72, 2, 0)],
-            id="what is older than the window is forgotten",
+            id="points older than the window: dropped",
         ),
-        pytest.param([(4, 1, 1), (4, 2, 2), (3, 1, 1)], [], id="no time passes backwards"),
+        pytest.param([(4, 1, 1), (4, 2, 2), (3, 1, 1)], [], id="update from the past: ignored"),
     ],
 )
-def test_panel_chart_points_are_averages_over_steps(news, points):
-    assert timeline_of(*news) == points
+def test_panel_chart_points_are_averages_over_steps(updates, points):
+    assert timeline_of(*updates) == points
 
 
 def test_panel_chart_continues_after_the_loaded_history():
@@ -56,15 +56,15 @@ def test_panel_chart_continues_after_the_loaded_history():
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 8)), min_size=2, max_size=30))
-def test_gpu_seconds_in_the_panel_chart_are_independent_of_update_intervals(beats):
+def test_gpu_seconds_in_the_panel_chart_are_independent_of_update_intervals(intervals):
     timeline = Timeline(window_s=10_000, step_s=4)
-    at, expected = 0.0, 0.0
-    for tenths, allocated in beats:
-        timeline.push(at, allocated, None)
-        at += tenths / 10
-        expected += allocated * tenths / 10
-    timeline.push(at, 0, None)
+    second, expected_gpu_s = 0.0, 0.0
+    for tenths, allocated in intervals:
+        timeline.push(second, allocated, None)
+        second += tenths / 10
+        expected_gpu_s += allocated * tenths / 10
+    timeline.push(second, 0, None)
 
-    total = sum(step.allocated.gpu_seconds for step in timeline._steps.values())
+    gpu_s = sum(step.allocated.gpu_seconds for step in timeline._steps.values())
 
-    assert total == pytest.approx(expected)
+    assert gpu_s == pytest.approx(expected_gpu_s)

@@ -1,10 +1,11 @@
 """Fixtures of the tests on Kubernetes; `plane` belongs to the whole suite.
 
-lab       a namespace that is removed after the test
-rights    kubeconfig of the chart's service account, which the scheduler runs with
-plugin    the device plugin of a node `gpu-0` with two devices, in a project `vision` that has both
-witness   a watch that fails the test if a device is ever given to two pods at once
-until     wait for a condition while the device plugin works
+lab           a namespace that is removed after the test
+kubeconfig    the rights of the chart's service account, which the scheduler runs with
+two_gpus      the lab with a node `gpu-0` of two GPUs, and a project `vision` entitled to both
+plugin        the device plugin of that node
+witness       a watch that fails the test if a device is ever given to two pods at once
+until         wait for a condition while the device plugin works
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ def witness(plane: ControlPlane) -> Iterator[Witness]:
 
 
 @pytest.fixture
-def rights(plane: ControlPlane) -> Path:
+def kubeconfig(plane: ControlPlane) -> Path:
     return plane.service_account("runai", "runai-scheduler")
 
 
 @pytest.fixture
-def ready(lab: ClusterLab) -> ClusterLab:
+def two_gpus(lab: ClusterLab) -> ClusterLab:
     lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
     lab.project("vision", quota=2)
     return lab
 
 
 @pytest.fixture
-def plugin(ready: ClusterLab) -> DevicePlugin:
-    return DevicePlugin(ready.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
+def plugin(two_gpus: ClusterLab) -> DevicePlugin:
+    return DevicePlugin(two_gpus.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
 
 
 @pytest.fixture

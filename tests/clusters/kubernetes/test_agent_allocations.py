@@ -60,7 +60,7 @@ async def test_idle_release_of_a_pod_session_is_refused(tmp_path):
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
     record = await lab.cluster.attach(spec.id, await lab.session_process())
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    idle = IdleWatch(lab.simulated, ledger, releases=False)
+    idle = IdleWatch(lab.simulated, ledger, releases=False)  # as for sessions in pods
     await idle.observe(AgentReport(node=NODE, at=0, interval=1, devices=[], samples=[]))
 
     with pytest.raises(Conflict, match="no running session with GPUs"):

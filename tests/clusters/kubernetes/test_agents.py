@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from authz import ROWS, actual_answer, expected, name_of, request_arguments
-from clusters.kubernetes.sharing_world import half, visible
+from clusters.kubernetes.gpu_sharing import devices_of, fraction_pod
 from clusters.kubernetes.test_service import LEASE, STARTS_S, Service
 from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
@@ -52,8 +52,8 @@ def service(
     lab: ClusterLab, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
     place = tmp_path_factory.mktemp("place") / "service"
-    rights = plane.service_account("runai", "runai-scheduler")
-    made = Service(place, rights, lab.namespace.name, free_port())
+    kubeconfig = plane.service_account("runai", "runai-scheduler")
+    made = Service(place, kubeconfig, lab.namespace.name, free_port())
     try:
         # It answers, however long its start takes: a report is not sent a second time.
         made.client.overview()
@@ -88,14 +88,14 @@ def test_gpu_halves_are_bound_from_the_kubelets_report_alone(service, lab, event
     plugin = DevicePlugin(lab.plane, {"gpu-0": uuids})
     plugin.annotates = False
     for name in ("one", "two"):
-        lab.namespace.create(half(name))
+        lab.namespace.create(fraction_pod(name, "0.5"))
 
     def holders() -> dict[str, list[str]]:
         return dict(plugin.has.values())
 
     def both_are_bound() -> bool:
         plugin.sync_pods()
-        return len(visible(lab.namespace)) == 2
+        return len(devices_of(lab.namespace)) == 2
 
     def fully_allocated() -> list[str]:
         nodes = {node.name: node for node in service.client.nodes()}
@@ -109,8 +109,8 @@ def test_gpu_halves_are_bound_from_the_kubelets_report_alone(service, lab, event
     ):
         # This includes the agent's own start.
         eventually(both_are_bound, within=STARTS_S, what="both are bound")
-        (device,) = set(visible(lab.namespace).values())
-        eventually(lambda: fully_allocated() == [device], what="the service tells the same")
+        (device,) = set(devices_of(lab.namespace).values())
+        eventually(lambda: fully_allocated() == [device], what="the service lists it")
 
     assert device in uuids
 
@@ -128,11 +128,11 @@ def test_agent_of_an_overcommitted_node_gets_existing_devices_only(service, lab,
     """The pod was bound beyond the node's capacity; its kubelet has not rejected it yet."""
     lab.node("gpu-2", gpus=2)
     lab.namespace.create(pod("beyond", 3, nodeName="gpu-2"))
-    eventually(lambda: lab.namespace.node_of("beyond"), what="it is bound")
+    eventually(lambda: lab.namespace.node_of("beyond"), what="the pod is bound")
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-2", at=0, age=0, interval=1, devices=[], samples=[])
     with agent_token(lab.plane, "gpu-2") as token, Client(url, token, patience_s=120) as agent:
-        (allocation,) = eventually(lambda: agent.report(report).allocations, what="it is told")
+        (allocation,) = eventually(lambda: agent.report(report).allocations, what="it is answered")
 
     assert [share.uuid for share in allocation.shares] == ["gpu-2/0", "gpu-2/1"]
 
@@ -152,13 +152,13 @@ def test_service_orders_device_lists_of_agents_by_pods_age(service, lab):
 
     with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
         agent.report(report("GPU-first", age=60))
-        agent.report(report("GPU-second", age=3600, pods_age=0))
+        agent.report(report("GPU-second", age=3600, pods_age=0))  # seconds
         assert "GPU-second" in listed_uuids()
         agent.report(report("GPU-third", age=0, pods_age=3600))
         assert "GPU-second" in listed_uuids()
 
 
-# One row of each outcome: test_authz.py in tests/service/api checks the whole table in process.
+# A row for each pair of outcomes, of agent and worker; tests/service/api checks the whole table.
 OUTCOMES = {
     ("let in", "let in"): "GET /api/v1/workloads",
     ("let in", "403"): "POST /api/v1/nodes/{node}/samples",

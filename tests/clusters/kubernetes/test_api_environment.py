@@ -16,7 +16,7 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-NAMES = ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY")
+PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY")
 
 
 class Proxy:
@@ -32,7 +32,7 @@ class Proxy:
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, Any]]:
-    for name in NAMES:
+    for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     recorder, app = Proxy(), web.Application()
     app.router.add_route("*", "/{tail:.*}", recorder.answer)
@@ -40,7 +40,7 @@ async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, A
         yield recorder, server
 
 
-def api(host: str) -> Api:
+def api_of(host: str) -> Api:
     settings = Configuration()
     settings.host = host
     settings.api_key = {"BearerToken": "Bearer of-ours"}
@@ -53,7 +53,7 @@ async def test_api_client_uses_the_proxy_of_the_environment(
     recorder, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
     host = f"http://127.0.0.1:{unused_port()}"  # no server listens there
-    async with api(host) as client:
+    async with api_of(host) as client:
         assert await client.get("/api/v1/pods/a") == {"kind": "Pod"}
     assert recorder.requests == [(f"{host}/api/v1/pods/a", "Bearer of-ours")]
 
@@ -64,7 +64,7 @@ async def test_api_client_bypasses_the_proxy_for_no_proxy_hosts(
     recorder, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    async with api(f"http://127.0.0.1:{unused_port()}") as client:
+    async with api_of(f"http://127.0.0.1:{unused_port()}") as client:
         with pytest.raises(ApiError) as refused:
             await client.get("/api/v1/pods/a")
     assert refused.value.is_unanswered
@@ -77,6 +77,6 @@ async def test_api_client_sends_its_token_despite_a_netrc_password(
     recorder, server = proxy
     (tmp_path / "netrc").write_text(f"machine {server.host} login ana password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    async with api(str(server.make_url("")).rstrip("/")) as client:
+    async with api_of(str(server.make_url("")).rstrip("/")) as client:
         await client.get("/version")
     assert recorder.requests == [("/version", "Bearer of-ours")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_node, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.array_elements import (
     MOST_MOVES,
     ArrayJob,
@@ -24,13 +24,13 @@ from runai.hub_service.clusters.kubernetes.snapshot.device_bookings import max_f
 from runai.hub_service.model.records import WorkloadSpec
 
 NOW = 1000.0
-SIZE = 8
-FATES = ("done", "deleted", "up", "stopping", "made", "none")
+ARRAY_SIZE = 8
+ELEMENT_STATES = ("done", "deleted", "up", "stopping", "made", "none")
 
 
 def an_array(**fields: Any) -> Job:
-    spec = WorkloadSpec("vision", "sweep", "ana", "job", ("train",), array=SIZE)
-    return a_job("sweep", SIZE, spec=spec, is_indexed=True, **{"parallelism": 0} | fields)
+    spec = WorkloadSpec("vision", "sweep", "ana", "job", ("train",), array=ARRAY_SIZE)
+    return a_job("sweep", ARRAY_SIZE, spec=spec, is_indexed=True, **{"parallelism": 0} | fields)
 
 
 def element(job: Job, index: int, **fields: Any) -> Pod:
@@ -51,20 +51,20 @@ def next_elements(job: Job, *pods: Pod, limit: int = 3, is_awaited: bool = False
 
 
 @pytest.mark.parametrize(
-    ("fields", "pods", "found"),
-    [
-        pytest.param({}, [], [(0, False, 1), (1, False, 2), (2, False, 3)], id="none has pods"),
+    ("fields", "pods", "expected"),
+    [  # of three elements each: index, whether it has a pod, the parallelism that gives it one
+        pytest.param({}, [], [(0, False, 1), (1, False, 2), (2, False, 3)], id="no pods"),
         pytest.param(
             {"deleted_elements": frozenset({0, 2})},
             [],
             [(1, False, 2), (3, False, 4), (4, False, 5)],
-            id="deleted ones need pods before later ones",
+            id="two deleted elements",
         ),
         pytest.param(
             {"completed": frozenset({0}), "failed_indexes": frozenset({1})},
             [],
             [(2, False, 1), (3, False, 2), (4, False, 3)],
-            id="ended ones need none",
+            id="two ended elements",
         ),
         pytest.param({"is_suspended": True}, [], [], id="suspended by a user"),
         pytest.param({"deleted": NOW}, [], [], id="being deleted"),
@@ -72,24 +72,25 @@ def next_elements(job: Job, *pods: Pod, limit: int = 3, is_awaited: bool = False
             {"is_suspended": True, "is_queued": True, "parallelism": 5},
             [],
             [(0, False, 1), (1, False, 2), (2, False, 3)],
-            id="held",
+            id="queued",
         ),
         pytest.param(
             {"parallelism": 2},
             [],
             [],
-            id="pods that do not come",
+            id="requested pods not created yet",
         ),
     ],
 )
-def test_next_array_elements_to_start_are_those_of_lowest_index(fields, pods, found):
+def test_next_array_elements_to_start_are_those_of_lowest_index(fields, pods, expected):
     job = an_array(**fields)
 
-    assert next_elements(job, *pods) == found
+    assert next_elements(job, *pods) == expected
 
 
 def test_next_array_elements_include_pending_pods_and_omit_running_elements():
     job = an_array(parallelism=2)
+    # Of each element: index, whether it has a pod, the parallelism that gives it one.
 
     assert next_elements(job, running_element(job, 0), element(job, 1)) == [
         (1, True, 0),
@@ -103,63 +104,66 @@ def test_failed_array_element_is_not_startable_until_its_next_pod_exists():
     failed = running_element(job, 0, is_finished=True, exit_code=3)
 
     assert next_elements(job, failed) == [(1, False, 2), (2, False, 3), (3, False, 4)]
-    assert (array_job(job, failed).is_retried, array_job(job, failed).min_parallelism) == (True, 1)
+    assert array_job(job, failed).is_retried
+    assert array_job(job, failed).min_parallelism == 1
 
 
 @st.composite
 def arrays_and_pods(draw: st.DrawFn) -> tuple[Job, list[Pod]]:
-    fates = draw(st.lists(st.sampled_from(FATES), min_size=SIZE, max_size=SIZE))
-    indexes_by_fate = {
-        fate: frozenset(i for i, its in enumerate(fates) if its == fate) for fate in fates
+    states = draw(
+        st.lists(st.sampled_from(ELEMENT_STATES), min_size=ARRAY_SIZE, max_size=ARRAY_SIZE)
+    )
+    indexes_by_state = {
+        state: frozenset(i for i, other in enumerate(states) if other == state) for state in states
     }
     job = an_array(
-        completed=indexes_by_fate.get("done", frozenset()),
-        deleted_elements=indexes_by_fate.get("deleted", frozenset()),
+        completed=indexes_by_state.get("done", frozenset()),
+        deleted_elements=indexes_by_state.get("deleted", frozenset()),
     )
-    pods = [running_element(job, index) for index in indexes_by_fate.get("up", ())]
+    pods = [running_element(job, index) for index in indexes_by_state.get("up", ())]
     pods += [
-        running_element(job, index, deleted=NOW) for index in indexes_by_fate.get("stopping", ())
+        running_element(job, index, deleted=NOW) for index in indexes_by_state.get("stopping", ())
     ]
-    return job, [*pods, *(element(job, index) for index in indexes_by_fate.get("made", ()))]
+    return job, [*pods, *(element(job, index) for index in indexes_by_state.get("made", ()))]
 
 
 @given(arrays_and_pods())
-def test_job_parallelism_needed_by_an_array_element_creates_its_pod(world):
+def test_job_parallelism_needed_by_an_array_element_creates_its_pod(array_and_pods):
     """The Job controller makes the pods of the lowest indexes, as many as `parallelism` allows."""
-    job, pods = world
+    job, pods = array_and_pods
     array = array_job(job, *pods)
     present_indexes = {pod.index for pod in pods} | job.completed
-    pending = [index for index in range(SIZE) if index not in present_indexes]
+    pending = [index for index in range(ARRAY_SIZE) if index not in present_indexes]
 
-    for pod, needs in array.next_elements(SIZE, is_awaited=True):
+    for pod, needs in array.next_elements(ARRAY_SIZE, is_awaited=True):
         if not pod.is_made:
-            made = pending[: needs - len(pods)]
-            assert made[-1] == pod.index
+            created = pending[: needs - len(pods)]
+            assert created[-1] == pod.index
 
 
 @pytest.mark.parametrize(
-    ("fields", "change", "is_surplus"),
+    ("job_fields", "pod_fields", "is_surplus"),
     [
-        pytest.param({"ready": 1}, {}, True, id="the running one is seen"),
-        pytest.param({"ready": 0}, {}, False, id="the running one is not seen"),
-        pytest.param({"ready": 2}, {}, False, id="a stopped one is still seen"),
-        pytest.param({"ready": 1}, {"bound": NOW - 1}, False, id="it was just bound"),
-        pytest.param({"ready": 1}, {"is_up": False}, False, id="it is not up"),
-        pytest.param({"ready": 1, "parallelism": 1}, {}, False, id="asked for already"),
-        pytest.param({"ready": 1, "is_suspended": True}, {}, False, id="suspended"),
+        pytest.param({"ready": 1}, {}, True, id="running pod counted by the Job"),
+        pytest.param({"ready": 0}, {}, False, id="running pod not counted yet"),
+        pytest.param({"ready": 2}, {}, False, id="stopped pod still counted"),
+        pytest.param({"ready": 1}, {"bound": NOW - 1}, False, id="bound a second ago"),
+        pytest.param({"ready": 1}, {"is_up": False}, False, id="bound pod not up yet"),
+        pytest.param({"ready": 1, "parallelism": 1}, {}, False, id="parallelism lowered already"),
+        pytest.param({"ready": 1, "is_suspended": True}, {}, False, id="suspended Job"),
         pytest.param(
-            {"ready": 1, "deleted_elements": frozenset({1})}, {}, False, id="deleted one ends"
+            {"ready": 1, "deleted_elements": frozenset({1})}, {}, False, id="deleted element"
         ),
     ],
 )
 def test_waiting_array_pods_are_surplus_only_if_no_running_pod_would_be_removed(
-    fields, change, is_surplus
+    job_fields, pod_fields, is_surplus
 ):
-    job = an_array(**{"parallelism": 2} | fields)
-    waits = element(job, 1)
+    job = an_array(**{"parallelism": 2} | job_fields)
+    waiting = element(job, 1)
 
-    assert array_job(job, running_element(job, 0, **change), waits).surplus(NOW) == (
-        [waits] if is_surplus else []
+    assert array_job(job, running_element(job, 0, **pod_fields), waiting).surplus(NOW) == (
+        [waiting] if is_surplus else []
     )
 
 
@@ -171,24 +175,24 @@ def test_waiting_array_pods_are_not_surplus_while_an_element_awaits_its_retry():
 
 
 @pytest.mark.parametrize(
-    ("deleted", "done", "min_parallelism"),
-    [
+    ("deleted", "completed", "min_parallelism"),
+    [  # of eight elements
         ({6, 7}, range(5), 0),
         ({6, 7}, range(6), 2),
         ({6}, {*range(6), 7}, 1),
         (set(), range(6), 0),
     ],
-    ids=["another one waits", "only deleted ones are left", "one is left", "none is deleted"],
+    ids=["another element waits", "two deleted remain", "one deleted remains", "none deleted"],
 )
-def test_deleted_array_elements_get_their_pods_last(deleted, done, min_parallelism):
-    job = an_array(completed=frozenset(done), deleted_elements=frozenset(deleted))
+def test_deleted_array_elements_get_their_pods_last(deleted, completed, min_parallelism):
+    job = an_array(completed=frozenset(completed), deleted_elements=frozenset(deleted))
 
     assert array_job(job).min_parallelism == min_parallelism
 
 
 @pytest.mark.parametrize(
-    ("pod", "sizes", "expected"),
-    [
+    ("pod_fields", "devices", "expected"),
+    [  # devices of each node: count and MiB
         pytest.param({"gpus": 2}, [(3, 0), (3, 0), (3, 0)], 4, id="whole GPUs"),
         pytest.param(
             {"device_request": DeviceRequest(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"
@@ -204,10 +208,12 @@ def test_deleted_array_elements_get_their_pods_last(deleted, done, min_paralleli
         ),
     ],
 )
-def test_max_fitting_pods_of_an_array_is_one_more_than_all_devices_fit(pod, sizes, expected):
-    nodes = [a_node(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
+def test_max_fitting_pods_of_an_array_is_one_more_than_all_devices_fit(
+    pod_fields, devices, expected
+):
+    nodes = [a_node(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(devices)]
 
-    assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod), nodes) == expected
+    assert max_fitting_pods(a_pod("p", **{"gpus": 0} | pod_fields), nodes) == expected
 
 
 def moves_after(job: Job, stops: dict[int, str]) -> Any:
@@ -220,17 +226,17 @@ def moves_after(job: Job, stops: dict[int, str]) -> Any:
 @pytest.mark.parametrize(
     ("fields", "stops", "expected"),
     [
-        pytest.param({}, {2: "moved to n2", 3: ""}, {2: "moved to n2"}, id="a first move"),
-        pytest.param({"moved": '{"1":"a"}'}, {2: "b"}, {1: "a", 2: "b"}, id="another one"),
-        pytest.param({"moved": '{"1":"a","2":"b"}'}, {1: ""}, {2: "b"}, id="the next stop"),
-        pytest.param({"moved": '{"1":"a"}'}, {1: ""}, None, id="the next stop of the only one"),
+        pytest.param({}, {2: "moved to n2", 3: ""}, {2: "moved to n2"}, id="first move"),
+        pytest.param({"moved": '{"1":"a"}'}, {2: "b"}, {1: "a", 2: "b"}, id="another move"),
+        pytest.param({"moved": '{"1":"a","2":"b"}'}, {1: ""}, {2: "b"}, id="moved element stops"),
+        pytest.param({"moved": '{"1":"a"}'}, {1: ""}, None, id="only moved element stops"),
         pytest.param(
             {"moved": '{"1":"a","2":"b"}', "completed": frozenset({1})},
             {3: "c"},
             {2: "b", 3: "c"},
-            id="an ended element",
+            id="ended element",
         ),
-        pytest.param({"moved": "[1"}, {2: "b"}, {2: "b"}, id="an unreadable annotation"),
+        pytest.param({"moved": "[1"}, {2: "b"}, {2: "b"}, id="unreadable annotation"),
     ],
 )
 def test_array_element_move_is_retained_until_the_next_stop_of_the_element(
@@ -248,7 +254,9 @@ def test_moves_annotation_of_a_large_array_retains_the_latest_moves_only() -> No
 
     moves = moves_after(an_array(moved=json.dumps(first)), {0: "b"})
 
-    assert (len(moves), moves[0], 1 in moves) == (MOST_MOVES, "b", False)
+    assert len(moves) == MOST_MOVES
+    assert moves[0] == "b"
+    assert 1 not in moves
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a":"moved"}', "[" * 100_000])

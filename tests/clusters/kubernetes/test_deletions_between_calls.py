@@ -4,7 +4,7 @@ No device is shared without a reservation either.
 
     call   the six calls that reserve a device, learn its UUID, bind and evict a sharing pod, and
            delete the reservation
-    which  object is deleted before the call arrives: the requesting pod, the reservation, the node
+    target  is deleted before the call arrives: the requesting pod, the reservation or the node
 
 `plugin.sync_pods()` asserts each time that no device is oversubscribed.
 """
@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, half, notes, sentence, visible
+from clusters.kubernetes.gpu_sharing import (
+    annotations_of,
+    devices_of,
+    events,
+    fraction_pod,
+    wait_message,
+)
 from clusters.kubernetes.test_faults_between_calls import (
     CALLS,
     FaultyRun,
@@ -43,11 +49,12 @@ def shared_devices_are_reserved(scenario: SharingScenario) -> bool:
     shared: dict[str, str] = {}
     for found in scenario.lab.namespace.pods():
         if found["metadata"]["name"] in scenario.visible_devices:
-            names = notes(found)["runai/reservation"].split(",")
-            devices = notes(found)["runai/visible-devices"].split(",")
+            names = annotations_of(found)["runai/reservation"].split(",")
+            devices = annotations_of(found)["runai/visible-devices"].split(",")
             shared |= dict(zip(names, devices, strict=True))
     reserved = {
-        r["metadata"]["name"]: notes(r).get(DEVICE, "") for r in scenario.plugin.reservations()
+        r["metadata"]["name"]: annotations_of(r).get(DEVICE, "")
+        for r in scenario.plugin.reservations()
     }
     return reserved == shared
 
@@ -117,7 +124,7 @@ class NodeDeletion(RequestingPodDeletion):
     def after(self, scenario: SharingScenario) -> None:
         _add_second_node(scenario.lab, scenario.plugin)
         if not isinstance(scenario, ReturnedDevice | ReclaimedDevice):
-            scenario.lab.namespace.create(half("three"))
+            scenario.lab.namespace.create(fraction_pod("three", "0.5"))
 
     def is_over(self, scenario: SharingScenario) -> bool:
         _collect_garbage_pods(scenario.lab, scenario.plugin)
@@ -130,98 +137,100 @@ class NodeDeletion(RequestingPodDeletion):
 
 
 DELETIONS = {
-    "who asked": RequestingPodDeletion,
-    "everybody": SharingPodsDeletion,
-    "the reservation": ReservationDeletion,
-    "the node": NodeDeletion,
+    "requesting pod": RequestingPodDeletion,
+    "all sharing pods": SharingPodsDeletion,
+    "reservation": ReservationDeletion,
+    "node": NodeDeletion,
 }
 ROWS = [
-    *((call, "who asked") for call in CALLS),
-    ("binding the reservation", "everybody"),
-    ("binding who shares", "everybody"),
-    ("binding the reservation", "the reservation"),
-    ("binding who shares", "the reservation"),
-    ("evicting who shares", "the reservation"),
-    ("deleting the reservation", "the reservation"),
-    ("making the reservation", "the node"),
-    ("binding who shares", "the node"),
-    ("evicting who shares", "the node"),
+    *((call, "requesting pod") for call in CALLS),
+    ("bind reservation", "all sharing pods"),
+    ("bind sharing pod", "all sharing pods"),
+    ("bind reservation", "reservation"),
+    ("bind sharing pod", "reservation"),
+    ("evict sharing pod", "reservation"),
+    ("delete reservation", "reservation"),
+    ("create reservation", "node"),
+    ("bind sharing pod", "node"),
+    ("evict sharing pod", "node"),
 ]
 
 
-@pytest.mark.parametrize(("call", "target"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
+@pytest.mark.parametrize(("call", "target"), [pytest.param(*r, id=": ".join(r)) for r in ROWS])
 def test_deletion_during_a_gpu_sharing_api_call_leaves_no_reservation_behind(
-    ready, rights, plugin, until, call, target
+    two_gpus, kubeconfig, plugin, until, call, target
 ):
-    method, part, kind = CALLS[call]
-    scenario, deletion = kind(ready, plugin), DELETIONS[target]()
-    play = FaultyRun(scenario, rights, until)
-    with play.server, Scheduler(play.server.kubeconfig) as scheduler:
-        play.wait(scheduler, scenario.begin, "it begins")
-        play.server.requests.clear()
-        go_on = play.server.hold(method, part)
-        scenario.go_on()
-        play.wait(scheduler, lambda: play.was_requested(method, part), "the call is on its way")
+    method, path_part, scenario_type = CALLS[call]
+    scenario, deletion = scenario_type(two_gpus, plugin), DELETIONS[target]()
+    run = FaultyRun(scenario, kubeconfig, until)
+    with run.server, Scheduler(run.server.kubeconfig) as scheduler:
+        run.wait(scheduler, scenario.begin, "the preconditions are met")
+        run.server.requests.clear()
+        release_call = run.server.hold(method, path_part)
+        scenario.trigger_call()
+        run.wait(scheduler, lambda: run.was_requested(method, path_part), "the call is on its way")
         deletion.delete(scenario)
-        play.wait(scheduler, lambda: deletion.is_complete(scenario), f"{target} is gone")
-        go_on()
+        run.wait(scheduler, lambda: deletion.is_complete(scenario), f"{target} is gone")
+        release_call()
         deletion.after(scenario)
-        play.wait(
+        run.wait(
             scheduler,
             lambda: deletion.is_over(scenario) and shared_devices_are_reserved(scenario),
-            "all are where they may",
+            "every pod has its place",
         )
-        for found in ready.namespace.pods():
+        for found in two_gpus.namespace.pods():
             if "job-name" not in found["metadata"].get("labels", {}):
-                ready.namespace.delete(found["metadata"]["name"])
-        if kind is ReclaimedDevice:
-            ready.namespace.delete("lent", is_job=True)
-        play.wait(scheduler, lambda: not plugin.reservations(), "nothing is kept for nobody")
+                two_gpus.namespace.delete(found["metadata"]["name"])
+        if scenario_type is ReclaimedDevice:
+            two_gpus.namespace.delete("lent", is_job=True)
+        run.wait(scheduler, lambda: not plugin.reservations(), "no reservation is left")
 
 
 def test_node_drain_leaves_a_shared_device_reserved_until_its_sharing_pods_end(
-    ready, rights, plugin, until
+    two_gpus, kubeconfig, plugin, until
 ):
-    work = ready.namespace
-    with Scheduler(rights):
+    work = two_gpus.namespace
+    with Scheduler(kubeconfig):
         for name in ("one", "two"):
-            work.create(half(name))
-        until(lambda: set(visible(work)) == {"one", "two"}, what="both are bound")
-        before, (reservation,) = visible(work), plugin.reservations()
-        _evict(ready, reservation)
+            work.create(fraction_pod(name, "0.5"))
+        until(lambda: set(devices_of(work)) == {"one", "two"}, what="both are bound")
+        before, (reservation,) = devices_of(work), plugin.reservations()
+        _request_eviction(two_gpus, reservation)
         work.create(pod("whole", project="vision"))
-        until(lambda: work.node_of("whole"), what="the other device is somebody's")
+        until(lambda: work.node_of("whole"), what="the whole pod has the other device")
         (replacement,) = plugin.reservations()
         assert _uid(replacement) != _uid(reservation)
-        assert notes(replacement)[DEVICE] == notes(reservation)[DEVICE]
+        assert annotations_of(replacement)[DEVICE] == annotations_of(reservation)[DEVICE]
         cordon = {"spec": {"unschedulable": True}}
-        ready.plane.request("PATCH", f"{NODES}/gpu-0", cordon, content_type=STRATEGIC)
-        assert visible(work) == before
+        two_gpus.plane.request("PATCH", f"{NODES}/gpu-0", cordon, content_type=STRATEGIC)
+        assert devices_of(work) == before
         for name in before:
-            _evict(ready, work.pod(name))
-        until(lambda: not plugin.reservations(), what="nothing is kept for nobody")
+            _request_eviction(two_gpus, work.pod(name))
+        until(lambda: not plugin.reservations(), what="no reservation is left")
 
     assert events(work, "DeviceLost") == events(work, "DeviceUnreserved") == []
 
 
-def test_scheduler_reserves_no_device_on_a_deleted_node(ready, rights, plugin, until):
-    work = ready.namespace
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
+def test_scheduler_reserves_no_device_on_a_deleted_node(two_gpus, kubeconfig, plugin, until):
+    work = two_gpus.namespace
+    with FaultyServer(kubeconfig) as server, Scheduler(server.kubeconfig) as scheduler:
         for name in ("one", "two"):
-            work.create(half(name))
-        until(lambda: set(visible(work)) == {"one", "two"}, what="both are bound")
+            work.create(fraction_pod(name, "0.5"))
+        until(lambda: set(devices_of(work)) == {"one", "two"}, what="both are bound")
         (reservation,) = plugin.reservations()
         server.requests.clear()
-        ready.forget(f"{NODES}/gpu-0")
-        until(lambda: not scheduler.cluster.cache.informers.nodes.objects, what="it has seen that")
+        two_gpus.forget(f"{NODES}/gpu-0")
+        until(
+            lambda: not scheduler.cluster.cache.informers.nodes.objects, what="the deletion is seen"
+        )
         # The garbage collector deletes the pods one by one: here the reservation is the first.
-        ready.plane.request("DELETE", _path(reservation), {"gracePeriodSeconds": 0})
-        work.create(half("three"))
-        until(lambda: sentence(work.pod("three")), what="who comes now is told why he waits")
+        two_gpus.plane.request("DELETE", _path(reservation), {"gracePeriodSeconds": 0})
+        work.create(fraction_pod("three", "0.5"))
+        until(lambda: wait_message(work.pod("three")), what="the third pod has a reason to wait")
         assert not plugin.reservations()
-        _collect_garbage_pods(ready, plugin)
-        _add_second_node(ready, plugin)
-        until(lambda: set(visible(work)) == {"three"}, what="he has a device of the next node")
+        _collect_garbage_pods(two_gpus, plugin)
+        _add_second_node(two_gpus, plugin)
+        until(lambda: set(devices_of(work)) == {"three"}, what="the third pod is bound")
 
     (created_path,) = {
         path for method, path in server.requests if method == "POST" and "gpu-res" in path
@@ -247,7 +256,7 @@ def _collect_garbage_pods(lab: ClusterLab, plugin: DevicePlugin) -> None:
                 lab.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
 
 
-def _evict(lab: ClusterLab, found: dict[str, Any]) -> None:
+def _request_eviction(lab: ClusterLab, found: dict[str, Any]) -> None:
     """Request an eviction, as `kubectl drain` does."""
     metadata = {key: found["metadata"][key] for key in ("name", "namespace")}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}

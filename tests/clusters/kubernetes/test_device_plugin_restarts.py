@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.sharing_world import sentence
-from clusters.kubernetes.test_pdb_backoff import running
+from clusters.kubernetes.gpu_sharing import wait_message
+from clusters.kubernetes.test_pdb_backoff import running_pods
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.controller.controller import Cycle
@@ -37,9 +37,9 @@ def paused_jobs(work) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("offered", [0, 3])
+@pytest.mark.parametrize("offered_gpus", [0, 3])
 def test_claimant_pauses_one_job_and_none_while_the_node_offers_no_gpu(
-    lab, rights, eventually, offered
+    lab, kubeconfig, eventually, offered_gpus
 ):
     lab.node("gpu-0", gpus=4)
     lab.project("owners", quota=4)
@@ -48,21 +48,21 @@ def test_claimant_pauses_one_job_and_none_while_the_node_offers_no_gpu(
     for index in range(4):
         work.create(job(f"lent-{index}", project="guests"))
 
-    with Scheduler(rights) as scheduler:
-        eventually(lambda: len(running(work)) == 4, what="all GPUs are lent")
-        set_allocatable_gpus(lab, offered)
+    with Scheduler(kubeconfig) as scheduler:
+        eventually(lambda: len(running_pods(work)) == 4, what="all GPUs are lent")
+        set_allocatable_gpus(lab, offered_gpus)
         eventually(lambda: any(map(lacks_gpus, scheduler.cycles)), what="the node lacks GPUs")
         work.create(pod("claim", 1, project="owners"))
-        if not offered:
+        if not offered_gpus:
             message = eventually(
-                lambda: sentence(work.pod("claim")), what="it is told why it waits"
+                lambda: wait_message(work.pod("claim")), what="the claim has a reason to wait"
             )
             assert "node gpu-0 offers 0 of 4 GPUs since " in message
             cycles = len(scheduler.cycles)
             work.create(job("late", project="guests"))  # the cause of a further cycle
-            eventually(lambda: len(scheduler.cycles) > cycles, what="it decides again")
+            eventually(lambda: len(scheduler.cycles) > cycles, what="the scheduler decides again")
             assert paused_jobs(work) == []
             set_allocatable_gpus(lab, 4)
-        eventually(lambda: "claim" in running(work), what="the claim runs")
+        eventually(lambda: "claim" in running_pods(work), what="the claim runs")
 
     assert len(paused_jobs(work)) == 1

@@ -29,11 +29,11 @@ Doctor = Callable[..., Findings]
 def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
     """Run it as in the pod of a service with these rights; return the findings by subject."""
 
-    def examine(rights: Path, **settings: str) -> Findings:
+    def examine(kubeconfig: Path, **settings: str) -> Findings:
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
             "HOME": str(tmp_path),
-            "KUBECONFIG": str(rights),
+            "KUBECONFIG": str(kubeconfig),
             "RUNAI_CLUSTER": "kubernetes",
             "RUNAI_DATA_DIR": str(tmp_path / "data"),
             "RUNAI_HUB_TOKEN": TOKEN,
@@ -60,8 +60,8 @@ def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
 
 
 @pytest.fixture
-def service(lab: ClusterLab, rights: Path, free_port, tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path / "service", rights, lab.namespace.name, free_port())
+def service(lab: ClusterLab, kubeconfig: Path, free_port, tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path / "service", kubeconfig, lab.namespace.name, free_port())
     yield made
     made.end()
     lab.forget_projects()
@@ -77,18 +77,20 @@ def test_doctor_finds_no_fault_in_a_service_installed_by_the_chart(
 ):
     eventually(lambda: "leader; listening" in service.log.read_text(), within=300)
 
-    found = doctor(
+    findings = doctor(
         full_kubeconfig(lab.plane, lab.namespace.name),
         JUPYTERHUB_SERVICE_URL=f"http://{service.address}",
     )
 
     subjects = ("API server", "rights", "projects", "leader", "service", "token")
-    assert {each: verdicts(found, each) for each in subjects} == {key: ["ok"] for key in subjects}
-    assert found["token"][0]["text"].startswith("you are hub")
+    assert {each: verdicts(findings, each) for each in subjects} == {
+        key: ["ok"] for key in subjects
+    }
+    assert findings["token"][0]["text"].startswith("you are hub")
 
 
 @pytest.mark.parametrize(
-    ("lacking", "expected"),
+    ("missing_right", "expected"),
     [
         (
             Right("ClusterRole runai-scheduler", "pods/binding", "create"),
@@ -105,39 +107,41 @@ def test_doctor_finds_no_fault_in_a_service_installed_by_the_chart(
     ],
     ids=lambda value: str(value) if isinstance(value, Right) else "",
 )
-def test_doctor_names_a_missing_right_with_its_use_and_role(doctor, lab, lacking, expected):
-    (found,) = doctor(kubeconfig_without(lab.plane, lab.namespace.name, lacking))["rights"]
+def test_doctor_names_a_missing_right_with_its_use_and_role(doctor, lab, missing_right, expected):
+    (finding,) = doctor(kubeconfig_without(lab.plane, lab.namespace.name, missing_right))["rights"]
 
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith(expected.format(jobs=lab.namespace.name))
-    assert found["mend"].startswith(f"{lacking.role} or its binding is not the chart's: helm")
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith(expected.format(jobs=lab.namespace.name))
+    assert finding["mend"].startswith(
+        f"{missing_right.role} or its binding is not the chart's: helm"
+    )
 
 
 def test_doctor_advises_to_apply_a_missing_project_resource(doctor, tmp_path):
     with ControlPlane() as bare:
-        found = doctor(bare.kubeconfig)
+        findings = doctor(bare.kubeconfig)
 
-    (projects,) = found["projects"]
+    (projects,) = findings["projects"]
     assert projects["verdict"] == "failure"
     assert projects["mend"].startswith("kubectl apply --server-side -f helm/crds/projects.yaml")
-    assert found["leader"][0]["text"] == "none has ever led"
+    assert findings["leader"][0]["text"] == "none has ever led"
 
 
 def test_doctor_reports_an_unreachable_api_server_as_a_failure(
-    doctor, lab, rights, free_port, tmp_path
+    doctor, lab, kubeconfig, free_port, tmp_path
 ):
     unreachable = tmp_path / "away"
     unreachable.write_text(
-        rights.read_text().replace(lab.plane.address, f"https://127.0.0.1:{free_port()}")
+        kubeconfig.read_text().replace(lab.plane.address, f"https://127.0.0.1:{free_port()}")
     )
 
-    (found,) = doctor(unreachable)["API server"]
+    (finding,) = doctor(unreachable)["API server"]
 
-    assert found["verdict"] == "failure"
-    assert "network policies" in found["mend"]
+    assert finding["verdict"] == "failure"
+    assert "network policies" in finding["mend"]
 
 
-def test_doctor_names_a_gpu_node_without_an_agent(doctor, lab, rights, eventually):
+def test_doctor_names_a_gpu_node_without_an_agent(doctor, lab, kubeconfig, eventually):
     for node in ("gpu-0", "gpu-1"):
         lab.node(node, gpus=1)
     agent = pod("agent-of-gpu-0", 0, nodeName="gpu-0", schedulerName="default-scheduler")
@@ -146,20 +150,20 @@ def test_doctor_names_a_gpu_node_without_an_agent(doctor, lab, rights, eventuall
     try:
 
         def agents_message() -> str:
-            return str(doctor(rights)["agents"][0]["text"])
+            return str(doctor(kubeconfig)["agents"][0]["text"])
 
         eventually(lambda: agents_message().startswith("none runs on gpu-1:"))
     finally:
         lab.forget(f"{PODS}/agent-of-gpu-0")
 
 
-def test_doctor_of_a_standby_scheduler_names_the_leader(doctor, lab, rights):
+def test_doctor_of_a_standby_scheduler_names_the_leader(doctor, lab, kubeconfig):
     lease = {"metadata": {"name": "runai-scheduler"}, "spec": {"holderIdentity": "runai-7-abc"}}
     lab.plane.request("POST", LEASE.rpartition("/")[0], lease)
     try:
-        found = doctor(rights)
+        findings = doctor(kubeconfig)
     finally:
         lab.forget(LEASE)
 
-    assert found["leader"][0]["text"] == "runai-7-abc leads; this one waits"
-    assert "service" not in found
+    assert findings["leader"][0]["text"] == "runai-7-abc leads; this one waits"
+    assert "service" not in findings

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import elastic_spec
+from clusters.kubernetes.parsed_objects import elastic_spec
 from control_plane.lab import ClusterLab, allow_jobs
-from control_plane.processes import NODE
+from control_plane.process_kubelet import NODE
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import LEFT
@@ -53,20 +53,20 @@ class ElasticWorkers:
         status = WorkerStatus(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
         self.scheduler.call(self.scheduler.cluster.elastic.store_worker_status(name, status))
 
-    def pod(self, index: int) -> str:
+    def pod_name(self, index: int) -> str:
         return f"{self.lab.namespace.name}/{self.bound()[index]}"
 
     def status(self, index: int, phase: WorkerPhase) -> WorkerStatus:
         return WorkerStatus(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
 
-    def says(self, index: int, phase: WorkerPhase) -> None:
+    def report_phase(self, index: int, phase: WorkerPhase) -> None:
         """Report a worker's phase."""
         report = self.scheduler.cluster.elastic.store_worker_status(
-            self.pod(index), self.status(index, phase)
+            self.pod_name(index), self.status(index, phase)
         )
         self.scheduler.call(report)
 
-    def end(self, index: int) -> int:
+    def end_worker(self, index: int) -> int:
         """Report exit code 0; return the pod's exit code from the answer, once its end is seen."""
         name = self.bound()[index]
         exit_code = self.scheduler.call(
@@ -97,25 +97,25 @@ class ElasticWorkers:
         merge = "application/merge-patch+json"
         self.lab.plane.request("PATCH", path, {"status": status}, content_type=merge)
 
-    def ranks(self) -> list[str]:
+    def target_ranks(self) -> list[str]:
         state = self.record().elastic
         return [] if state is None or state.target is None else list(state.target.ranks)
 
 
 @pytest.fixture
-def workers(lab, rights, eventually):
+def workers(lab, kubeconfig, eventually):
     allow_jobs(lab.plane, lab.namespace.name)
     lab.node(NODE, gpus=3)
     lab.project("vision", quota=3)
-    with Scheduler(rights, namespace=lab.namespace.name) as scheduler:
-        made = ElasticWorkers(lab, scheduler, eventually)
-        eventually(lambda: len(made.bound()) == 3, what="all are bound")
-        yield made
+    with Scheduler(kubeconfig, namespace=lab.namespace.name) as scheduler:
+        workers = ElasticWorkers(lab, scheduler, eventually)
+        eventually(lambda: len(workers.bound()) == 3, what="all are bound")
+        yield workers
 
 
 def test_elastic_target_omits_a_worker_removed_before_it_started(workers):
     workers.mark_running(0, 1)
-    assert workers.ranks() == []  # the third one may start at any moment
+    assert workers.target_ranks() == []  # the third one may start at any moment
 
     record = workers.scheduler.call(
         workers.scheduler.cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana")
@@ -126,12 +126,12 @@ def test_elastic_target_omits_a_worker_removed_before_it_started(workers):
 
 def test_worker_reported_ready_joins_the_elastic_target_before_its_pod_is_running(workers):
     workers.mark_running(0, 1)
-    assert workers.ranks() == []
+    assert workers.target_ranks() == []
 
     def all_train() -> bool:
         for index in range(3):  # as workers in pods repeat their reports, too
             workers.report_ready(index)
-        return sorted(workers.ranks()) == [f"vision/e-{index}" for index in range(3)]
+        return sorted(workers.target_ranks()) == [f"vision/e-{index}" for index in range(3)]
 
     workers.eventually(all_train, what="all of them train")
     assert workers.record().workers[2].state == "starting"
@@ -150,11 +150,11 @@ class ReportingApi:
 
 def test_elastic_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     workers.mark_running(0, 1, 2)
-    workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
-    cluster, pod = workers.scheduler.cluster, workers.pod(0)
+    workers.eventually(lambda: len(workers.target_ranks()) == 3, what="all of them train")
+    cluster, first = workers.scheduler.cluster, workers.pod_name(0)
 
     async def report_running() -> None:
-        await cluster.elastic.store_worker_status(pod, workers.status(0, WorkerPhase.RUNNING))
+        await cluster.elastic.store_worker_status(first, workers.status(0, WorkerPhase.RUNNING))
 
     monkeypatch.setattr(
         cluster.elastic._elastic, "_api", ReportingApi(cluster._api, report_running)
@@ -167,15 +167,15 @@ def test_elastic_worker_report_during_a_job_write_is_not_lost(workers, monkeypat
 
 def test_elastic_workers_that_end_one_after_the_other_record_no_resize(workers):
     workers.mark_running(0, 1, 2)
-    workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
+    workers.eventually(lambda: len(workers.target_ranks()) == 3, what="all of them train")
     for index in range(3):
-        workers.says(index, WorkerPhase.RUNNING)
+        workers.report_phase(index, WorkerPhase.RUNNING)
     before = workers.record().elastic.resizes
 
-    codes = [workers.end(index) for index in (1, 0, 2)]
-    workers.eventually(lambda: workers.record().state.finished, what="it is finished")
+    codes = [workers.end_worker(index) for index in (1, 0, 2)]
+    workers.eventually(lambda: workers.record().state.finished, what="the job is finished")
 
     done = workers.record()
     assert codes == [LEFT, LEFT, 0]
     assert done.elastic.resizes == before
-    assert len(done.elastic.target.ranks) == 3, "nobody was told anything else"
+    assert len(done.elastic.target.ranks) == 3, "the target never changed"

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
-from clusters.kubernetes.worlds import a_pod
+from clusters.kubernetes.parsed_objects import a_pod
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import PARALLEL_SENDERS, EventQueue
 
@@ -45,14 +45,14 @@ async def test_event_queue_sends_few_events_while_a_plan_is_executed() -> None:
         for number in range(10):
             queue.enqueue(a_pod("one"), "Scheduled", str(number))
         await run_ready_tasks()
-        assert len(api.messages) == 1, "the others leave the API server to what is urgent"
+        assert len(api.messages) == 1, "one Event at a time while a plan is executed"
         await api.answer()
-        assert len(api.messages) == 2, "but news gets through, however long it lasts"
+        assert len(api.messages) == 2, "the next Event follows, however long the plan takes"
     await run_ready_tasks()
     assert len(api.messages) == 1 + PARALLEL_SENDERS
     await api.answer(10)
     assert sorted(api.messages) == [str(number) for number in range(10)], (
-        "none is lost, or told twice"
+        "none is lost, or sent twice"
     )
     running.cancel()
 
@@ -66,6 +66,6 @@ async def test_event_queue_sends_events_of_stopping_pods_first() -> None:
     running = asyncio.create_task(queue.run())
     await run_ready_tasks()
     assert api.messages == ["for bob", *map(str, range(PARALLEL_SENDERS - 1))], (
-        "then the oldest first"
+        "the remaining Events are sent oldest first"
     )
     running.cancel()

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from clusters.kubernetes.sharing_world import sentence
-from clusters.kubernetes.worlds import a_node, a_pod
+from clusters.kubernetes.gpu_sharing import wait_message
+from clusters.kubernetes.parsed_objects import a_node, a_pod
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands
@@ -56,27 +56,25 @@ def workers_lacking_cards(*starts: tuple[str, str, int], min_workers: int = 1) -
 
 
 @pytest.mark.parametrize(
-    ("starts", "min_workers", "turned_down"),
-    [
-        pytest.param([("a", "a", 1), ("b", "b", 1)], 1, [], id="there is enough for both"),
-        pytest.param([("a", "a", 2), ("b", "b", 1)], 1, ["b"], id="the first one takes all"),
-        pytest.param([("a", "a", 3), ("b", "b", 2)], 1, ["a"], id="who is not bound takes none"),
-        pytest.param([("a", "a", 2), ("b", "b", 0)], 1, [], id="who asks for none is let go"),
+    ("starts", "min_workers", "rejected"),
+    [  # starts on a node with two cards: (workload, worker, requested cards)
+        pytest.param([("a", "a", 1), ("b", "b", 1)], 1, [], id="cards for both"),
+        pytest.param([("a", "a", 2), ("b", "b", 1)], 1, ["b"], id="first workload takes all"),
+        pytest.param([("a", "a", 3), ("b", "b", 2)], 1, ["a"], id="rejected workload takes none"),
+        pytest.param([("a", "a", 2), ("b", "b", 0)], 1, [], id="workload without cards"),
         pytest.param(
             [("g", "g-0", 1), ("g", "g-1", 2), ("b", "b", 2)],
             2,
             ["g-0", "g-1"],
-            id="of a gang all or none",
+            id="whole gang",
         ),
-        pytest.param([("e", "e-0", 2), ("e", "e-1", 2)], 1, ["e-1"], id="of an elastic job some"),
+        pytest.param([("e", "e-0", 2), ("e", "e-1", 2)], 1, ["e-1"], id="part of an elastic job"),
     ],
 )
-def test_planned_workers_that_overcommit_network_cards_are_rejected(
-    starts, min_workers, turned_down
-):
-    found = workers_lacking_cards(*starts, min_workers=min_workers)
+def test_planned_workers_that_overcommit_network_cards_are_rejected(starts, min_workers, rejected):
+    rejections = workers_lacking_cards(*starts, min_workers=min_workers)
 
-    assert found == dict.fromkeys(turned_down, f"gpu-0 has too little {CARD} left for it")
+    assert rejections == dict.fromkeys(rejected, f"gpu-0 has too little {CARD} left for it")
 
 
 def open_nodes(pods, kube_nodes, free=None, nominations=None) -> dict[str, list[str]]:
@@ -92,51 +90,53 @@ def open_nodes(pods, kube_nodes, free=None, nominations=None) -> dict[str, list[
 
 
 def test_node_with_one_network_card_is_open_to_one_worker_of_a_gang():
-    found = open_nodes(
+    open_to = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 1), node_with_cards("n-1", 1)],
     )
 
-    assert found == {"a": ["n-0"], "b": ["n-1"]}
+    assert open_to == {"a": ["n-0"], "b": ["n-1"]}
 
 
 def test_node_with_enough_network_cards_is_open_to_all_pods():
-    found = open_nodes(
+    open_to = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 2), node_with_cards("n-1", 1)],
     )
 
-    assert found == {"a": ["n-0", "n-1"], "b": ["n-0"]}
+    assert open_to == {"a": ["n-0", "n-1"], "b": ["n-0"]}
 
 
 def test_card_nodes_with_a_free_gpu_are_distributed_to_pods_first():
     nodes = [node_with_cards(f"n-{i}", 1) for i in range(4)]
 
-    found = open_nodes([pod_with_cards("a"), pod_with_cards("b")], nodes, free={"n-1": 1, "n-3": 1})
+    open_to = open_nodes(
+        [pod_with_cards("a"), pod_with_cards("b")], nodes, free={"n-1": 1, "n-3": 1}
+    )
 
-    assert {frozenset(names) & {"n-1", "n-3"} for names in found.values()} == {
+    assert {frozenset(names) & {"n-1", "n-3"} for names in open_to.values()} == {
         frozenset({"n-1"}),
         frozenset({"n-3"}),
     }
 
 
 def test_pod_that_needs_a_network_card_retains_its_nominated_node():
-    found = open_nodes(
+    open_to = open_nodes(
         [pod_with_cards("a"), pod_with_cards("b")],
         [node_with_cards("n-0", 1)],
         nominations={"b": "n-0"},
     )
 
-    assert found == {"a": [], "b": ["n-0"]}
+    assert open_to == {"a": [], "b": ["n-0"]}
 
 
 def test_pods_with_different_network_card_requests_are_offered_each_node_once():
-    found = open_nodes(
+    open_to = open_nodes(
         [pod_with_cards("a", 2), pod_with_cards("b", 1)],
         [node_with_cards("n-0", 2), node_with_cards("n-1", 2)],
     )
 
-    assert Counter(name for names in found.values() for name in names) == {"n-0": 1, "n-1": 1}
+    assert Counter(name for names in open_to.values() for name in names) == {"n-0": 1, "n-1": 1}
 
 
 def test_min_fitting_pods_is_the_count_of_the_fullest_node_with_room_for_a_pod():
@@ -158,7 +158,7 @@ def nodes(namespace) -> list[str]:
 
 @pytest.mark.kubernetes
 def test_second_pod_for_the_last_network_card_waits_with_a_reason_until_it_is_free(
-    lab, rights, eventually
+    lab, kubeconfig, eventually
 ):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
@@ -166,33 +166,33 @@ def test_second_pod_for_the_last_network_card_waits_with_a_reason_until_it_is_fr
     for name in ("one", "two"):
         work.create(with_card_limit(pod(name, project="vision")))
 
-    with Scheduler(rights) as scheduler:
+    with Scheduler(kubeconfig) as scheduler:
         (message,) = eventually(
-            lambda: [text for p in work.pods() if CARD in (text := sentence(p))],
-            what="one is told why it waits",
+            lambda: [text for p in work.pods() if CARD in (text := wait_message(p))],
+            what="one pod has a reason to wait",
         )
         (first,) = (name for name in ("one", "two") if work.node_of(name))
         (second,) = {"one", "two"} - {first}
         work.delete(first)
-        eventually(lambda: work.node_of(second), what="the other one runs after it")
+        eventually(lambda: work.node_of(second), what="the other pod runs after it")
 
     assert f"1 node has too little {CARD}" in message
     assert f"gpu-0 has too little {CARD} left for it" in scheduler.refused
 
 
 @pytest.mark.kubernetes
-def test_gang_starts_once_nodes_have_a_network_card_for_each_worker(lab, rights, eventually):
+def test_gang_starts_once_nodes_have_a_network_card_for_each_worker(lab, kubeconfig, eventually):
     lab.node("gpu-0", gpus=2, **{CARD: "1"})
     lab.project("vision", quota=2)
     work = lab.namespace
     work.create(with_card_limit(job("gang", project="vision", workers=2, gang=True)))
 
-    with Scheduler(rights) as scheduler:
+    with Scheduler(kubeconfig) as scheduler:
         eventually(
-            lambda: [CARD in sentence(p) for p in work.pods()] == [True, True],
-            what="both are told what there is too little of",
+            lambda: [CARD in wait_message(p) for p in work.pods()] == [True, True],
+            what="both pods name the lacking card",
         )
-        assert f"too little {CARD} for all of its workers" in sentence(work.pods()[0])
+        assert f"too little {CARD} for all of its workers" in wait_message(work.pods()[0])
         lab.node("gpu-1", gpus=2, **{CARD: "1"})
         eventually(lambda: len(nodes(work)) == 2, what="both run")
 

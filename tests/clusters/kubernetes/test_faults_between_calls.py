@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import half, sentence, visible
+from clusters.kubernetes.gpu_sharing import devices_of, fraction_pod, wait_message
 from control_plane.device_plugin import DevicePlugin
 from control_plane.faults import FaultyServer
 from control_plane.lab import ClusterLab
@@ -43,7 +43,7 @@ class SharingScenario:
 
     @property
     def visible_devices(self) -> dict[str, str]:
-        return visible(self.lab.namespace)
+        return devices_of(self.lab.namespace)
 
     def begin(self) -> bool:
         """Create the preconditions; return True once they are met."""
@@ -52,10 +52,10 @@ class SharingScenario:
     def arm(self, server: FaultyServer) -> None:
         """Inject a second fault that leads to the call."""
 
-    def go_on(self) -> None:
+    def trigger_call(self) -> None:
         """Create the pods that trigger the call."""
         for name in ("one", "two"):
-            self.lab.namespace.create(half(name))
+            self.lab.namespace.create(fraction_pod(name, "0.5"))
 
     def is_over(self) -> bool:
         return (
@@ -94,7 +94,7 @@ class AwaitedUuid(SharedDevice):
         return True
 
     def is_over(self) -> bool:
-        if all(map(sentence, self.lab.namespace.pods())):
+        if all(map(wait_message, self.lab.namespace.pods())):
             self.plugin.annotates = True
         return super().is_over()
 
@@ -102,10 +102,10 @@ class AwaitedUuid(SharedDevice):
 class TwoSharedDevices(SharingScenario):
     """One pod has halves of two devices, another pod half of one of them."""
 
-    def go_on(self) -> None:
+    def trigger_call(self) -> None:
         work = self.lab.namespace
-        work.create(half("one", devices=2))
-        work.create(half("two"))
+        work.create(fraction_pod("one", "0.5", devices=2))
+        work.create(fraction_pod("two", "0.5"))
 
     def is_over(self) -> bool:
         if not {"one", "two"} <= self.visible_devices.keys():
@@ -122,10 +122,10 @@ class ReturnedDevice(SharingScenario):
 
     def begin(self) -> bool:
         if not self.lab.namespace.pods():
-            self.lab.namespace.create(half("one"))
+            self.lab.namespace.create(fraction_pod("one", "0.5"))
         return "one" in self.visible_devices
 
-    def go_on(self) -> None:
+    def trigger_call(self) -> None:
         self.lab.namespace.delete("one")
         self.lab.namespace.create(pod("both", 2, project="vision"))
 
@@ -147,7 +147,7 @@ class ReclaimedDevice(SharingScenario):
             self.lab.namespace.create(lent)
         return len(self.visible_devices) == 2
 
-    def go_on(self) -> None:
+    def trigger_call(self) -> None:
         self.lab.namespace.create(pod("both", 2, project="vision"))
 
     def is_over(self) -> bool:
@@ -157,43 +157,49 @@ class ReclaimedDevice(SharingScenario):
 
 
 CALLS: dict[str, tuple[str, str, type[SharingScenario]]] = {
-    "making the reservation": ("POST", RESERVATIONS, SharedDevice),
-    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", SharedDevice),
-    "writing down its device": ("PATCH", f"{RESERVATIONS}/gpu-res", UuidFromAgent),
-    "binding who shares": ("POST", "/pods/one/binding", SharedDevice),
-    "evicting who shares": ("POST", "/eviction", ReclaimedDevice),
-    "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", ReturnedDevice),
+    "create reservation": ("POST", RESERVATIONS, SharedDevice),
+    "bind reservation": ("POST", f"{RESERVATIONS}/gpu-res", SharedDevice),
+    "annotate reservation with device": ("PATCH", f"{RESERVATIONS}/gpu-res", UuidFromAgent),
+    "bind sharing pod": ("POST", "/pods/one/binding", SharedDevice),
+    "evict sharing pod": ("POST", "/eviction", ReclaimedDevice),
+    "delete reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", ReturnedDevice),
 }
 FURTHER_CALLS: dict[str, tuple[str, str, type[SharingScenario]]] = {
-    "making one of two reservations": ("POST", RESERVATIONS, TwoSharedDevices),
-    "binding one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", TwoSharedDevices),
-    "seeing that it is made already": ("GET", f"{RESERVATIONS}/gpu-res", ReservationExists),
-    "saying that its place is kept": ("PATCH", "/pods/one/status", AwaitedUuid),
+    "create one of two reservations": ("POST", RESERVATIONS, TwoSharedDevices),
+    "bind one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", TwoSharedDevices),
+    "read existing reservation": ("GET", f"{RESERVATIONS}/gpu-res", ReservationExists),
+    "write message of a waiting pod": ("PATCH", "/pods/one/status", AwaitedUuid),
 }
 FATES = {
-    "making the reservation": ["409", "500", "lost", "late", "killed after"],
-    "binding the reservation": ["500", "lost", "late", "killed after"],
-    "writing down its device": ["409", "500", "lost", "late", "killed after"],
-    "binding who shares": ["409", "500", "lost", "late", "killed after", "restarted"],
-    "evicting who shares": ["lost", "late", "killed after"],
-    "deleting the reservation": ["409", "500", "lost", "late", "killed after"],
-    "making one of two reservations": ["403", "500", "killed after"],
-    "binding one of two reservations": ["500", "killed after"],
-    "seeing that it is made already": ["500"],
-    "saying that its place is kept": ["500"],
+    "create reservation": ["409", "500", "answer lost", "delayed", "scheduler killed"],
+    "bind reservation": ["500", "answer lost", "delayed", "scheduler killed"],
+    "annotate reservation with device": [
+        "409",
+        "500",
+        "answer lost",
+        "delayed",
+        "scheduler killed",
+    ],
+    "bind sharing pod": ["409", "500", "answer lost", "delayed", "scheduler killed", "API restart"],
+    "evict sharing pod": ["answer lost", "delayed", "scheduler killed"],
+    "delete reservation": ["409", "500", "answer lost", "delayed", "scheduler killed"],
+    "create one of two reservations": ["403", "500", "scheduler killed"],
+    "bind one of two reservations": ["500", "scheduler killed"],
+    "read existing reservation": ["500"],
+    "write message of a waiting pod": ["500"],
 }
 ROWS = [(call, fate) for call, fates in FATES.items() for fate in fates]
 
 
 class FaultyRun:
-    """One story: a scheduler behind a faulty server, then its successor."""
+    """One run: a scheduler behind a faulty server, then its successor."""
 
-    def __init__(self, scenario: SharingScenario, rights: Any, until: Any) -> None:
-        self.scenario, self.rights, self.until = scenario, rights, until
-        self.server = FaultyServer(rights)
+    def __init__(self, scenario: SharingScenario, kubeconfig: Any, until: Any) -> None:
+        self.scenario, self.kubeconfig, self.until = scenario, kubeconfig, until
+        self.server = FaultyServer(kubeconfig)
 
     def wait(self, scheduler: Scheduler, condition: Any, what: str) -> None:
-        """Wait for a condition; the agents report meanwhile if the story has agents."""
+        """Wait for a condition; the agents report meanwhile if the scenario has agents."""
 
         def holds() -> bool:
             if self.scenario.has_agent:
@@ -202,65 +208,67 @@ class FaultyRun:
 
         self.until(holds, what=what)
 
-    def run(self, method: str, part: str, fate: str) -> None:
+    def run(self, method: str, path_part: str, fate: str) -> None:
         with ExitStack() as first:
             first.enter_context(self.server)
             scheduler = first.enter_context(Scheduler(self.server.kubeconfig))
-            self.wait(scheduler, self.scenario.begin, "it begins")
+            self.wait(scheduler, self.scenario.begin, "the preconditions are met")
             self.server.requests.clear()
             self.scenario.arm(self.server)
-            go_on = self.arm(method, part, fate)
-            self.scenario.go_on()
-            if fate in ("late", "restarted"):
+            release_call = self.arm(method, path_part, fate)
+            self.scenario.trigger_call()
+            if fate in ("delayed", "API restart"):
                 self.wait(
-                    scheduler, lambda: self.was_requested(method, part), "the call is on its way"
+                    scheduler,
+                    lambda: self.was_requested(method, path_part),
+                    "the call is on its way",
                 )
-            if fate == "restarted":
+            if fate == "API restart":
                 self.scenario.lab.plane.restart("kube-apiserver")
-                go_on()
-            if fate == "late":
+                release_call()
+            if fate == "delayed":
                 # Its creation second may equal the other pods'; the order then follows the names.
-                self.scenario.lab.namespace.create(half("who-came-later"))
-                go_on()
-            if fate != "killed after":
+                self.scenario.lab.namespace.create(fraction_pod("created-meanwhile", "0.5"))
+                release_call()
+            if fate != "scheduler killed":
                 self.wait(scheduler, lambda: self.server.are_over and self.scenario.is_over(), fate)
-                if fate == "late":
+                if fate == "delayed":
                     self.wait(
                         scheduler,
-                        self.later_pod_has_an_answer,
-                        "who came meanwhile knows his place",
+                        self.later_pod_is_answered,
+                        "the pod created meanwhile has a device or a reason",
                     )
                 return
-            self.wait(scheduler, lambda: self.server.is_down, "the first one dies")
-        with Scheduler(self.rights) as second:
-            self.wait(second, self.scenario.is_over, "the next one goes on")
+            self.wait(scheduler, lambda: self.server.is_down, "the first scheduler is dead")
+        with Scheduler(self.kubeconfig) as second:
+            self.wait(second, self.scenario.is_over, "the next scheduler finishes")
 
-    def later_pod_has_an_answer(self) -> bool:
+    def later_pod_is_answered(self) -> bool:
         """Return True once the pod made during the delayed call has a device or a reason."""
-        found = self.scenario.lab.namespace.pod("who-came-later")
-        return "who-came-later" in self.scenario.visible_devices or bool(sentence(found))
+        found = self.scenario.lab.namespace.pod("created-meanwhile")
+        return "created-meanwhile" in self.scenario.visible_devices or bool(wait_message(found))
 
-    def arm(self, method: str, part: str, fate: str) -> Any:
-        if fate in ("late", "restarted"):
-            return self.server.hold(method, part)
-        if fate == "lost":
-            return self.server.lose_answer(method, part)
-        if fate == "killed after":
-            return self.server.die_at(method, part, after=True)
-        return self.server.refuse(method, part, status=int(fate))
+    def arm(self, method: str, path_part: str, fate: str) -> Any:
+        if fate in ("delayed", "API restart"):
+            return self.server.hold(method, path_part)
+        if fate == "answer lost":
+            return self.server.lose_answer(method, path_part)
+        if fate == "scheduler killed":
+            return self.server.die_at(method, path_part, after=True)
+        return self.server.refuse(method, path_part, status=int(fate))
 
-    def was_requested(self, method: str, part: str) -> bool:
-        return any(m == method and part in path for m, path in list(self.server.requests))
+    def was_requested(self, method: str, path_part: str) -> bool:
+        return any(m == method and path_part in path for m, path in list(self.server.requests))
 
 
-@pytest.mark.parametrize(("call", "fate"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
+@pytest.mark.parametrize(("call", "fate"), [pytest.param(*row, id=": ".join(row)) for row in ROWS])
 def test_failed_gpu_sharing_api_call_leads_to_the_final_state_of_a_successful_call(
-    ready, rights, plugin, until, call, fate
+    two_gpus, kubeconfig, plugin, until, call, fate
 ):
-    method, part, kind = {**CALLS, **FURTHER_CALLS}[call]
-    scenario = kind(ready, plugin)
+    method, path_part, scenario_type = {**CALLS, **FURTHER_CALLS}[call]
+    scenario = scenario_type(two_gpus, plugin)
 
-    FaultyRun(scenario, rights, until).run(method, part, fate)
+    FaultyRun(scenario, kubeconfig, until).run(method, path_part, fate)
 
-    if fate != "late" and kind is not TwoSharedDevices:  # the successor decides anew
-        assert len(plugin.names) == 1, "nothing was made twice"
+    if fate != "delayed" and scenario_type is not TwoSharedDevices:  # the successor decides anew
+        assert len(plugin.names) == 1, "no reservation was created twice"

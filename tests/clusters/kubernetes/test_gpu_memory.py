@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.worlds import a_node, a_pod
+from clusters.kubernetes.parsed_objects import a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.model.device import Device
@@ -18,67 +18,69 @@ def devices(*sizes: int, kind: str = "GPU") -> list[Device]:
 
 
 @pytest.mark.parametrize(
-    ("label", "reported", "size"),
+    ("label_mib", "reported", "expected_mib"),
     [
-        pytest.param(0, devices(16_000, 16_000), 16_000, id="as counted"),
-        pytest.param(0, devices(40_000, 16_000), 16_000, id="the smallest"),
-        pytest.param(0, devices(0, 16_000), 16_000, id="one of which nobody knows"),
-        pytest.param(0, devices(0), 0, id="nobody knows"),
-        pytest.param(0, [], 0, id="none"),
-        pytest.param(24_000, devices(16_000), 24_000, id="the label first"),
+        pytest.param(0, devices(16_000, 16_000), 16_000, id="equal devices"),
+        pytest.param(0, devices(40_000, 16_000), 16_000, id="unequal devices"),
+        pytest.param(0, devices(0, 16_000), 16_000, id="one device of unknown size"),
+        pytest.param(0, devices(0), 0, id="only device of unknown size"),
+        pytest.param(0, [], 0, id="no devices"),
+        pytest.param(24_000, devices(16_000), 24_000, id="label and report"),
         pytest.param(
             0,
             [*devices(16_000), *devices(4_000, kind="MIG")],
             16_000,
-            id="parts by the driver beside whole ones",
+            id="MIG device beside whole devices",
         ),
-        pytest.param(0, devices(4_000, kind="MIG"), 4_000, id="parts by the driver alone"),
+        pytest.param(0, devices(4_000, kind="MIG"), 4_000, id="MIG device alone"),
     ],
 )
-def test_node_gpu_memory_is_its_label_or_that_of_the_smallest_whole_device(label, reported, size):
-    sizes = NodeDeviceMemory()
+def test_node_gpu_memory_is_its_label_or_that_of_the_smallest_whole_device(
+    label_mib, reported, expected_mib
+):
+    device_memory = NodeDeviceMemory()
 
-    sizes.store("gpu-0", reported)
-    (node,) = sizes.apply_to([a_node("gpu-0", gpu_memory_mib=label)], ())
+    device_memory.store("gpu-0", reported)
+    (node,) = device_memory.apply_to([a_node("gpu-0", gpu_memory_mib=label_mib)], ())
 
-    assert node.gpu_memory_mib == size
-    assert not sizes.store("gpu-0", reported)  # an equal report is no change
+    assert node.gpu_memory_mib == expected_mib
+    assert not device_memory.store("gpu-0", reported)  # an equal report is no change
 
 
 def test_node_object_is_reused_while_its_gpu_memory_is_unchanged():
     nodes = [a_node("gpu-0"), a_node("gpu-1", gpu_memory_mib=8_000)]
-    sizes = NodeDeviceMemory()
-    assert sizes.apply_to(nodes, ()) == nodes
-    sizes.store("gpu-0", devices(16_000))
+    device_memory = NodeDeviceMemory()
+    assert device_memory.apply_to(nodes, ()) == nodes
+    device_memory.store("gpu-0", devices(16_000))
 
-    first, second = sizes.apply_to(nodes, ()), sizes.apply_to(nodes, ())
-    assert [m.gpu_memory_mib for m in first] == [16_000, 8_000]
+    first, second = device_memory.apply_to(nodes, ()), device_memory.apply_to(nodes, ())
+    assert [node.gpu_memory_mib for node in first] == [16_000, 8_000]
     assert all(before is after for before, after in zip(first, second, strict=True))
     assert second[1] is nodes[1]
 
-    sizes.store("gpu-0", devices(12_000))
+    device_memory.store("gpu-0", devices(12_000))
     nodes[1] = a_node("gpu-1", gpu_memory_mib=9_000)
-    assert [m.gpu_memory_mib for m in sizes.apply_to(nodes, ())] == [12_000, 9_000]
+    assert [node.gpu_memory_mib for node in device_memory.apply_to(nodes, ())] == [12_000, 9_000]
 
 
 def test_agent_report_without_devices_leaves_the_known_gpu_memory_unchanged():
-    sizes, node = NodeDeviceMemory(), a_node("gpu-0")
-    sizes.store("gpu-0", devices(16_000))
+    device_memory, node = NodeDeviceMemory(), a_node("gpu-0")
+    device_memory.store("gpu-0", devices(16_000))
 
-    assert not sizes.store("gpu-0", [])
-    assert sizes.apply_to([node], ())[0].gpu_memory_mib == 16_000
+    assert not device_memory.store("gpu-0", [])
+    assert device_memory.apply_to([node], ())[0].gpu_memory_mib == 16_000
 
 
 def test_gpu_memory_of_a_removed_node_is_forgotten():
-    sizes = NodeDeviceMemory()
-    sizes.store("gpu-0", devices(16_000))
-    sizes.apply_to([], ())
+    device_memory = NodeDeviceMemory()
+    device_memory.store("gpu-0", devices(16_000))
+    device_memory.apply_to([], ())
 
-    assert sizes.apply_to([a_node("gpu-0")], ())[0].gpu_memory_mib == 0
+    assert device_memory.apply_to([a_node("gpu-0")], ())[0].gpu_memory_mib == 0
 
 
 def test_gpu_memory_of_a_node_comes_from_reservations_until_its_agent_reports():
-    node, sizes = a_node("gpu-0"), NodeDeviceMemory()
+    node, device_memory = a_node("gpu-0"), NodeDeviceMemory()
     reserved = [
         a_pod(name, namespace=RESERVATIONS, node="gpu-0", device=f"GPU-{name}", device_mib=mib)
         for name, mib in (("a", 0), ("b", 16_000), ("c", 15_000))
@@ -86,7 +88,7 @@ def test_gpu_memory_of_a_node_comes_from_reservations_until_its_agent_reports():
     # The same annotation on a user's own pod is ignored.
     theirs = a_pod("theirs", node="gpu-0", device_mib=1)
 
-    assert sizes.apply_to([node], [theirs])[0].gpu_memory_mib == 0
-    assert sizes.apply_to([node], [theirs, *reserved])[0].gpu_memory_mib == 15_000
-    sizes.store("gpu-0", devices(12_000))
-    assert sizes.apply_to([node], reserved)[0].gpu_memory_mib == 12_000
+    assert device_memory.apply_to([node], [theirs])[0].gpu_memory_mib == 0
+    assert device_memory.apply_to([node], [theirs, *reserved])[0].gpu_memory_mib == 15_000
+    device_memory.store("gpu-0", devices(12_000))
+    assert device_memory.apply_to([node], reserved)[0].gpu_memory_mib == 12_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_pod
 from control_plane.calls import ApiRefused
 from control_plane.faults import FaultyServer
 from control_plane.objects import job, pod
@@ -22,7 +22,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import Clu
 from runai.hub_service.model.records import Process
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 
-OWN = "vision/lab.own"
+NAME = "vision/lab.own"
 
 
 class Objects:
@@ -49,46 +49,49 @@ def lookup(jobs: Sequence[Job] = (), pods: Sequence[Pod] = ()) -> WorkloadLookup
     return WorkloadLookup(Objects(jobs, pods), ChangeSignals())  # type: ignore[arg-type]
 
 
-PLAIN, GANG = a_job("own"), a_job("own", 2, template=a_pod("own", kind="train", is_gang=True))
-VIEWS = {
-    "job": (lookup([PLAIN]), PLAIN),
-    "job with a pod": (lookup([PLAIN], [a_pod("own-0", of=PLAIN)]), PLAIN),
-    "gang": (lookup([GANG], [a_pod(f"own-{i}", of=GANG) for i in (0, 1)]), GANG),
+PLAIN_JOB = a_job("own")
+GANG_JOB = a_job("own", 2, template=a_pod("own", kind="train", is_gang=True))
+LOOKUPS = {
+    "job": (lookup([PLAIN_JOB]), PLAIN_JOB),
+    "job with a pod": (lookup([PLAIN_JOB], [a_pod("own-0", of=PLAIN_JOB)]), PLAIN_JOB),
+    "gang": (lookup([GANG_JOB], [a_pod(f"own-{i}", of=GANG_JOB) for i in (0, 1)]), GANG_JOB),
     "pod": (lookup(pods=[a_pod("own")]), a_pod("own")),
-    "pod that is called like an older job": (lookup([PLAIN], [a_pod("own")]), a_pod("own")),
-    "job that is called like an older pod": (
-        lookup([PLAIN], [a_pod("own", created=10.0)]),
-        PLAIN,
+    "pod with the name of an older job": (lookup([PLAIN_JOB], [a_pod("own")]), a_pod("own")),
+    "job with the name of an older pod": (
+        lookup([PLAIN_JOB], [a_pod("own", created=10.0)]),
+        PLAIN_JOB,
     ),
 }
 
 
-@pytest.mark.parametrize(("workload_lookup", "user_object"), VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize(("workload_lookup", "user_object"), LOOKUPS.values(), ids=LOOKUPS)
 async def test_workload_made_with_kubectl_has_its_kubernetes_uid_in_every_lookup(
     workload_lookup, user_object
 ):
     (listed,) = await workload_lookup.workloads()
 
-    assert listed.uid == (await workload_lookup.workload(OWN)).uid == user_object.uid
-    assert (await workload_lookup.workload_with_uid(OWN, user_object.uid)).uid == user_object.uid
-    assert await workload_lookup.subject(OWN) == user_object
+    assert listed.uid == (await workload_lookup.workload(NAME)).uid == user_object.uid
+    assert (await workload_lookup.workload_with_uid(NAME, user_object.uid)).uid == user_object.uid
+    assert await workload_lookup.subject(NAME) == user_object
     assert all(
         p == user_object or p.owner.uid == user_object.uid
-        for p in await workload_lookup.pods_of(OWN, user_object.uid)
+        for p in await workload_lookup.pods_of(NAME, user_object.uid)
     )
 
 
 UID_CHECKED_CALLS = {
-    "a change": lambda there: there.job(OWN, "suspended", "earlier"),
-    "the pods": lambda there: there.pods_of(OWN, "earlier"),
-    "the environment": lambda there: PodSessions(there).environment(OWN, uid="earlier"),
-    "a release": lambda there: PodSessions(there).release(OWN, why="", uid="earlier"),
-    "a process": lambda there: PodSessions(there).attach(OWN, Process(1, 1.0), uid="earlier"),
+    "suspend": lambda target: target.job(NAME, "suspended", "earlier"),
+    "list pods": lambda target: target.pods_of(NAME, "earlier"),
+    "read environment": lambda target: PodSessions(target).environment(NAME, uid="earlier"),
+    "release devices": lambda target: PodSessions(target).release(NAME, why="", uid="earlier"),
+    "attach process": lambda target: PodSessions(target).attach(
+        NAME, Process(1, 1.0), uid="earlier"
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    "workload_lookup", [lookup([PLAIN]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
+    "workload_lookup", [lookup([PLAIN_JOB]), lookup(pods=[a_pod("own")])], ids=["job", "pod"]
 )
 @pytest.mark.parametrize("call", UID_CHECKED_CALLS.values(), ids=UID_CHECKED_CALLS)
 async def test_workload_lookup_with_the_uid_of_an_earlier_object_of_the_name_is_refused(
@@ -119,7 +122,8 @@ def create_object(lab, eventually):
             except ApiRefused:  # the earlier one is still being deleted
                 return ""
 
-        uid, name = eventually(created_uid, what="it is made"), f"vision/{lab.namespace.name}.own"
+        uid = eventually(created_uid, what="the object is created")
+        name = f"vision/{lab.namespace.name}.own"
 
         def is_known() -> bool:
             found = scheduler.call(scheduler.cluster.workloads())
@@ -141,49 +145,49 @@ def create_object(lab, eventually):
     ],
 )
 def test_workload_change_with_the_uid_of_an_earlier_object_is_refused(
-    lab, rights, create_object, kind, change
+    lab, kubeconfig, create_object, kind, change
 ):
-    with Scheduler(rights) as scheduler:
-        name, earlier = create_object(scheduler, kind)
+    with Scheduler(kubeconfig) as scheduler:
+        name, earlier_uid = create_object(scheduler, kind)
         lab.namespace.delete("own", is_job=kind is job)
-        _, later = create_object(scheduler, kind)
+        _, later_uid = create_object(scheduler, kind)
 
         with pytest.raises(Conflict) as refused:
-            scheduler.call(CHANGES[change](scheduler.cluster, name, earlier))
-        found = lab.namespace.job("own") if kind is job else lab.namespace.pod("own")
+            scheduler.call(CHANGES[change](scheduler.cluster, name, earlier_uid))
+        current = lab.namespace.job("own") if kind is job else lab.namespace.pod("own")
 
     assert refused.value.code == "another_workload"
-    assert found["metadata"]["uid"] == later
-    assert "deletionTimestamp" not in found["metadata"]
+    assert current["metadata"]["uid"] == later_uid
+    assert "deletionTimestamp" not in current["metadata"]
 
 
 @pytest.mark.kubernetes
 @pytest.mark.parametrize(
-    ("change", "method", "part"),
+    ("change", "method", "path_part"),
     [
         pytest.param("suspend", "PATCH", "runai/suspended-by", id="suspend"),
     ],
 )
 def test_workload_change_in_flight_spares_a_later_job_of_the_same_name(
-    lab, rights, create_object, eventually, change, method, part
+    lab, kubeconfig, create_object, eventually, change, method, path_part
 ):
     with (
-        FaultyServer(rights) as server,
+        FaultyServer(kubeconfig) as server,
         Scheduler(server.kubeconfig) as scheduler,
         ThreadPoolExecutor() as threads,
     ):
-        name, earlier = create_object(scheduler, job)
-        go_on = server.hold(method, part)
-        work = CHANGES[change](scheduler.cluster, name, earlier)
-        changing = threads.submit(scheduler.call, work)
+        name, earlier_uid = create_object(scheduler, job)
+        go_on = server.hold(method, path_part)
+        work = CHANGES[change](scheduler.cluster, name, earlier_uid)
+        change_call = threads.submit(scheduler.call, work)
         eventually(lambda: server.are_over, what="the change is on its way")
         lab.namespace.delete("own", is_job=True)
-        _, later = create_object(scheduler, job)
+        _, later_uid = create_object(scheduler, job)
         go_on()
-        failed = changing.exception()
-        found = lab.namespace.job("own")
+        failed = change_call.exception()
+        current = lab.namespace.job("own")
 
     assert failed is None or isinstance(failed, Conflict | InvalidRequest)
-    assert found["metadata"]["uid"] == later
-    assert "deletionTimestamp" not in found["metadata"]
-    assert not found["spec"].get("suspend")
+    assert current["metadata"]["uid"] == later_uid
+    assert "deletionTimestamp" not in current["metadata"]
+    assert not current["spec"].get("suspend")

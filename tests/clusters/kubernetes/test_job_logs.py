@@ -35,9 +35,9 @@ def pod_name(lab, worker: int = 0) -> str:
     return str(next(name for name in found if f"-exp-{worker}-" in name))
 
 
-async def read(lab, workload: str = "vision/exp", **how) -> list[tuple[int, int, Any]]:
-    how = {"worker": None, "tail": None, "follow": False} | how
-    chunks = [c async for c in lab.cluster.logs(workload, **how)]
+async def read_logs(lab, workload: str = "vision/exp", **options) -> list[tuple[int, int, Any]]:
+    options = {"worker": None, "tail": None, "follow": False} | options
+    chunks = [c async for c in lab.cluster.logs(workload, **options)]
     return [(c.worker, c.attempt, c.lines or c.missing) for c in chunks]
 
 
@@ -46,11 +46,11 @@ async def test_job_logs_return_the_lines_of_each_worker_pod(lab, kubelet):
     for worker in (0, 1):
         kubelet.write(pod_name(lab, worker), f"{worker} one", f"{worker} two")
 
-    async def both_are_written() -> bool:
-        return await read(lab) == [(0, 1, b"0 one\n0 two\n"), (1, 1, b"1 one\n1 two\n")]
+    async def both_are_written() -> bool:  # each entry: worker, start, lines
+        return await read_logs(lab) == [(0, 1, b"0 one\n0 two\n"), (1, 1, b"1 one\n1 two\n")]
 
     await eventually_async(both_are_written)
-    assert await read(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
+    assert await read_logs(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
 
 
 async def test_array_element_has_the_logs_and_history_of_its_own_pod(lab, kubelet):
@@ -62,7 +62,7 @@ async def test_array_element_has_the_logs_and_history_of_its_own_pod(lab, kubele
         kubelet.write(pod_name(lab, index), f"element {index}")
 
     async def both_are_written() -> bool:
-        written = [await read(lab, f"vision/exp-{index}", worker=0) for index in (0, 1)]
+        written = [await read_logs(lab, f"vision/exp-{index}", worker=0) for index in (0, 1)]
         return written == [[(0, 1, b"element 0\n")], [(0, 1, b"element 1\n")]]
 
     async def has_history() -> bool:
@@ -70,9 +70,9 @@ async def test_array_element_has_the_logs_and_history_of_its_own_pod(lab, kubele
         return [event.kind for event in history] == ["queued", "running"]
 
     await eventually_async(both_are_written)
-    assert await read(lab, "vision/exp-2") == []
+    assert await read_logs(lab, "vision/exp-2") == []
     with pytest.raises(Conflict, match="is an array of 3 jobs"):
-        await read(lab)
+        await read_logs(lab)
     await eventually_async(has_history)
     with pytest.raises(Conflict, match="has its environment by itself"):
         await lab.cluster.environment("vision/exp-1")
@@ -81,7 +81,7 @@ async def test_array_element_has_the_logs_and_history_of_its_own_pod(lab, kubele
 async def test_waiting_job_has_no_log_output(lab):
     await lab.cluster.submit([lab.job()])
 
-    assert await read(lab) == []
+    assert await read_logs(lab) == []
 
 
 async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
@@ -119,17 +119,17 @@ async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
 
 async def test_log_output_of_an_earlier_start_is_missing_once_its_pod_is_deleted(lab, kubelet):
     spec = lab.job()
-    gap = (0, 1, MissingOutput())
+    missing_first_start = (0, 1, MissingOutput())  # worker, start, lines
     await lab.cluster.submit([spec])
-    assert await read(lab) == []
+    assert await read_logs(lab) == []
     await lab.cluster.observe()
     await lab.cluster.apply(plan(start(spec.id, 0)))
     await lab.until(spec.id, "running")
-    assert await read(lab) == []
+    assert await read_logs(lab) == []
     kubelet.write(pod_name(lab), "epoch 1")
 
     async def is_written() -> bool:
-        return await read(lab) == [(0, 1, b"epoch 1\n")]
+        return await read_logs(lab) == [(0, 1, b"epoch 1\n")]
 
     await eventually_async(is_written)
 
@@ -138,21 +138,21 @@ async def test_log_output_of_an_earlier_start_is_missing_once_its_pod_is_deleted
     await lab.until(spec.id, "paused")
 
     async def is_missing() -> bool:  # the pod may exist a moment longer than the job runs
-        return await read(lab) == [gap]
+        return await read_logs(lab) == [missing_first_start]
 
     await eventually_async(is_missing)
-    assert await read(lab, tail=5) == [gap]
-    assert await read(lab, tail=0) == []
+    assert await read_logs(lab, tail=5) == [missing_first_start]
+    assert await read_logs(lab, tail=0) == []
     await lab.cluster.apply(plan(start(spec.id, 1)))
     await lab.until(spec.id, "running")
     kubelet.write(pod_name(lab), "epoch 2")
 
-    async def both_are_written() -> bool:
-        return await read(lab) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
+    async def second_start_is_written() -> bool:
+        return await read_logs(lab) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
 
-    await eventually_async(both_are_written)
-    assert await read(lab, tail=1) == [(0, 2, b"epoch 2\n")]
-    assert await read(lab, tail=2) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
+    await eventually_async(second_start_is_written)
+    assert await read_logs(lab, tail=1) == [(0, 2, b"epoch 2\n")]
+    assert await read_logs(lab, tail=2) == [(0, 2, MissingOutput()), (0, 2, b"epoch 2\n")]
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
     assert [(await anext(following)).missing for _ in range(2)] == [MissingOutput(), None]
     await following.aclose()
@@ -179,10 +179,10 @@ async def test_log_line_of_megabytes_is_read_in_pieces(lab, kubelet):
     kubelet.write(pod_name(lab), "x" * 5_000_000, "the end")
 
     async def is_complete() -> bool:
-        return b"".join(lines for _, _, lines in await read(lab)).endswith(b"the end\n")
+        return b"".join(lines for _, _, lines in await read_logs(lab)).endswith(b"the end\n")
 
     await eventually_async(is_complete)
-    pieces = [lines for _, _, lines in await read(lab)]
+    pieces = [lines for _, _, lines in await read_logs(lab)]
     assert b"".join(pieces).replace(b"\n", b"") == b"x" * 5_000_000 + b"the end"
     assert max(map(len, pieces)) <= 2 * MAX_LINE_BYTES
 
@@ -190,7 +190,7 @@ async def test_log_line_of_megabytes_is_read_in_pieces(lab, kubelet):
 async def test_slow_log_follower_still_receives_the_last_line(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
-    kubelet.write(pod_name(lab), *(f"{n:>100000}" for n in range(200)))
+    kubelet.write(pod_name(lab), *(f"{number:>100000}" for number in range(200)))
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
     lines = (await anext(following)).lines
 

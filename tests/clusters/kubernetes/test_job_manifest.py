@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.elastic_messages import WorkerPhase
 from runai.hub_service.wire.errors import InvalidRequest
 
-MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
+METADATA = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
 PLAIN_SOURCE = PodTemplateSource("example/train")
 SPEC = WorkloadSpec(
     "vision",
@@ -68,7 +68,7 @@ NOTEBOOK = {
         ],
     }
 }
-OF_POD = {
+POD_INDEX = {
     "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
 }
 
@@ -115,17 +115,19 @@ def test_array_manifest_is_an_indexed_job_with_element_variables_in_each_pod():
 
     assert (read.is_array, read.is_whole, read.is_queued, read.spec) == (True, False, True, spec)
     assert job["metadata"]["labels"]["runai/array"] == spec.name
-    has = job["spec"]
-    assert (has["completions"], has["parallelism"], has["backoffLimitPerIndex"]) == (5, 0, 2)
-    assert [rule["action"] for rule in has["podFailurePolicy"]["rules"]] == ["FailIndex", "Ignore"]
-    own = f"{spec.id}-$(RUNAI_ARRAY_INDEX)"
-    assert (variables["RUNAI_WORKLOAD"], variables["RUNAI_WORKER"]) == (own, f"{own}-0")
-    assert variables["RUNAI_CHECKPOINT_DIR"].endswith(f"/.runai/{own}/checkpoints")
+    job_spec = job["spec"]
+    assert (job_spec["completions"], job_spec["parallelism"]) == (5, 0)
+    assert job_spec["backoffLimitPerIndex"] == 2
+    actions = [rule["action"] for rule in job_spec["podFailurePolicy"]["rules"]]
+    assert actions == ["FailIndex", "Ignore"]
+    element = f"{spec.id}-$(RUNAI_ARRAY_INDEX)"
+    assert (variables["RUNAI_WORKLOAD"], variables["RUNAI_WORKER"]) == (element, f"{element}-0")
+    assert variables["RUNAI_CHECKPOINT_DIR"].endswith(f"/.runai/{element}/checkpoints")
     assert (variables["RUNAI_INDEX"], variables["OF"]) == ("0", "$$(RUNAI_ARRAY_INDEX)")
 
 
 @pytest.mark.parametrize(
-    ("note", "text"),
+    ("annotation", "text"),
     [
         ("runai/paused-elements", "[]"),
         ("runai/paused-elements", '{"x": []}'),
@@ -136,9 +138,9 @@ def test_array_manifest_is_an_indexed_job_with_element_variables_in_each_pod():
         ("runai/deleted-elements", "7-3,99999999999"),
     ],
 )
-def test_unreadable_annotations_of_an_array_are_ignored(note, text):
+def test_unreadable_annotations_of_an_array_are_ignored(annotation, text):
     job = manifest(replace(SPEC, array=5), PLAIN_SOURCE)
-    job["metadata"]["annotations"][note] = text
+    job["metadata"]["annotations"][annotation] = text
 
     assert (stored_job(job).paused, stored_job(job).deleted_elements) == ({}, frozenset())
 
@@ -172,7 +174,7 @@ def test_job_pod_copies_image_and_volumes_but_no_secrets_of_the_notebook():
 def test_user_variables_override_defaults_but_not_workload_identity():
     variables = environment(manifest(replace(SPEC, workers=2, min_workers=2), PLAIN_SOURCE))
 
-    assert (variables["LR"], variables["RUNAI_PROJECT"]) == ("0.1$$", "vision")
+    assert (variables["LR"], variables["RUNAI_PROJECT"]) == ("0.1$$", "vision")  # $ is escaped
     assert (variables["RANK"], variables["WORLD_SIZE"]) == ("", "2")  # the rank is the pod's own
     assert "--cost=$$(LR)" in pod_spec_of(manifest(SPEC, PLAIN_SOURCE))["containers"][0]["command"]
 
@@ -183,9 +185,9 @@ def test_user_variables_override_defaults_but_not_workload_identity():
         pytest.param(
             {},
             {
-                "NODE_RANK": "RANK",
+                "NODE_RANK": POD_INDEX,
                 "PET_NNODES": "2",
-                "PET_NODE_RANK": "RANK",
+                "PET_NODE_RANK": POD_INDEX,
                 "PET_MASTER_ADDR": "vision-exp-0.runai-jobs",
                 "PET_MASTER_PORT": "29500",
             },
@@ -194,7 +196,7 @@ def test_user_variables_override_defaults_but_not_workload_identity():
         pytest.param(
             {"env": {"PET_NODE_RANK": "$RANK", "PET_MASTER_PORT": "4"}},
             {
-                "NODE_RANK": "RANK",
+                "NODE_RANK": POD_INDEX,
                 "PET_NNODES": "2",
                 "PET_NODE_RANK": "$$RANK",
                 "PET_MASTER_ADDR": "vision-exp-0.runai-jobs",
@@ -203,7 +205,9 @@ def test_user_variables_override_defaults_but_not_workload_identity():
             id="the user's own",
         ),
         pytest.param(
-            {"command": ("torchrun", "--standalone", "t.py")}, {"NODE_RANK": "RANK"}, id="alone"
+            {"command": ("torchrun", "--standalone", "t.py")},
+            {"NODE_RANK": POD_INDEX},
+            id="standalone",
         ),
         pytest.param({"elastic": True}, {}, id="elastic job"),
         pytest.param({"workers": 1, "min_workers": 1}, {}, id="one worker"),
@@ -214,8 +218,8 @@ def test_gang_pods_get_the_variables_of_torch_launchers(fields, expected):
     (container,) = pod_spec_of(manifest(spec, PLAIN_SOURCE, api_url="http://runai"))["containers"]
     variables = {v["name"]: v.get("value") or v["valueFrom"] for v in container["env"]}
 
-    found = {n: v for n, v in variables.items() if n == "NODE_RANK" or n.startswith("PET_")}
-    assert found == {name: OF_POD if v == "RANK" else v for name, v in expected.items()}
+    launcher_env = {n: v for n, v in variables.items() if n == "NODE_RANK" or n.startswith("PET_")}
+    assert launcher_env == expected
     assert len(variables) == len(container["env"])
 
 
@@ -223,15 +227,18 @@ def test_gang_pods_get_the_variables_of_torch_launchers(fields, expected):
     ("fields", "requests", "expected"),
     [
         pytest.param({}, {}, {}, id="none"),
-        pytest.param({"cpu_milli": 2500}, {}, {"RUNAI_WORKER_CPUS": "2"}, id="asked"),
+        pytest.param({"cpu_milli": 2500}, {}, {"RUNAI_WORKER_CPUS": "2"}, id="CPU request"),
         pytest.param(
             {},
             {"cpu": "500m"},
             {"RUNAI_WORKER_CPUS": "1", "OMP_NUM_THREADS": "1"},
-            id="the notebook's",
+            id="request of the notebook",
         ),
         pytest.param(
-            {"cpu_milli": 4000}, {"cpu": "500m"}, {"RUNAI_WORKER_CPUS": "4"}, id="asked for more"
+            {"cpu_milli": 4000},
+            {"cpu": "500m"},
+            {"RUNAI_WORKER_CPUS": "4"},
+            id="above the notebook's",
         ),
         pytest.param(
             {"cpu_milli": 500, "env": {"OMP_NUM_THREADS": "8"}},
@@ -259,31 +266,31 @@ def test_job_without_gpus_sees_no_device():
 
 
 @pytest.mark.parametrize(
-    ("fields", "notes"),
+    ("fields", "annotations"),
     [
         ({"gpus": MilliGpu(350)}, {"gpu-fraction": "0.35"}),
         ({"gpus": MilliGpu(0), "gpu_memory_mib": 8000}, {"gpu-memory": "8000"}),
     ],
     ids=["fraction", "memory"],
 )
-def test_gpu_fraction_and_gpu_memory_of_a_job_are_requested_by_annotations(fields, notes):
-    made = manifest(replace(SPEC, **fields), PLAIN_SOURCE)
+def test_gpu_fraction_and_gpu_memory_of_a_job_are_requested_by_annotations(fields, annotations):
+    job = manifest(replace(SPEC, **fields), PLAIN_SOURCE)
 
-    assert notes.items() <= made["spec"]["template"]["metadata"]["annotations"].items()
-    (container,) = pod_spec_of(made)["containers"]
+    assert annotations.items() <= job["spec"]["template"]["metadata"]["annotations"].items()
+    (container,) = pod_spec_of(job)["containers"]
     assert container["resources"] == {}
     (seen,) = [e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES"]
     field = seen["valueFrom"]["fieldRef"]["fieldPath"]
     assert field == "metadata.annotations['runai/visible-devices']"
-    assert read_job({**made, "metadata": {**made["metadata"], **MADE}}).template.unsupported == ""
+    assert read_job({**job, "metadata": {**job["metadata"], **METADATA}}).template.unsupported == ""
 
 
 def test_elastic_job_of_one_process_requests_no_devices_of_the_kubelet():
     spec = replace(SPEC, elastic=True, gpus_max=MilliGpu(8000), guaranteed_workers=1)
-    made = manifest(spec, PLAIN_SOURCE)
+    job = manifest(spec, PLAIN_SOURCE)
 
-    assert pod_spec_of(made)["containers"][0]["resources"] == {}
-    template = stored_job(made).template
+    assert pod_spec_of(job)["containers"][0]["resources"] == {}
+    template = stored_job(job).template
     assert template.guaranteed == 1
     assert template.device_request == DeviceRequest(milli=1000, devices=2, most=8)
     assert (template.unsupported, template.is_blind) == ("", "")
@@ -318,26 +325,26 @@ def test_elastic_state_annotation_has_saves_and_no_phases():
 
 
 @pytest.mark.parametrize(
-    ("completions", "notes", "max_and_min"),
-    [
+    ("completions", "annotations", "expected"),
+    [  # expected: most and fewest workers
         pytest.param(4, {}, (4, 2), id="as submitted"),
-        pytest.param(6, {}, (6, 2), id="more"),
-        pytest.param(6, {MIN_WORKERS: "3"}, (6, 3), id="more, and more at least"),
-        pytest.param(2, {MIN_WORKERS: "3"}, (2, 2), id="fewer than it needed"),
-        pytest.param(1, {}, (2, 2), id="one is no elastic job of several"),
-        pytest.param(6, {MIN_WORKERS: "many"}, (6, 2), id="no number"),
-        pytest.param(6, {MIN_WORKERS: "0"}, (6, 2), id="none at all"),
+        pytest.param(6, {}, (6, 2), id="more workers"),
+        pytest.param(6, {MIN_WORKERS: "3"}, (6, 3), id="more workers, higher minimum"),
+        pytest.param(2, {MIN_WORKERS: "3"}, (2, 2), id="fewer workers than the minimum"),
+        pytest.param(1, {}, (2, 2), id="one worker"),
+        pytest.param(6, {MIN_WORKERS: "many"}, (6, 2), id="minimum as a word"),
+        pytest.param(6, {MIN_WORKERS: "0"}, (6, 2), id="minimum of zero"),
     ],
 )
-def test_elastic_spec_has_the_current_worker_range_of_its_job(completions, notes, max_and_min):
+def test_elastic_spec_has_the_current_worker_expectedof_its_job(completions, annotations, expected):
     spec = replace(SPEC, elastic=True, workers=4, min_workers=2, gpus=MilliGpu(1000))
-    made = manifest(spec, PLAIN_SOURCE, api_url="http://hub")
-    made["metadata"]["annotations"] |= notes
-    made["spec"] |= {"completions": completions, "parallelism": completions}
+    job = manifest(spec, PLAIN_SOURCE, api_url="http://hub")
+    job["metadata"]["annotations"] |= annotations
+    job["spec"] |= {"completions": completions, "parallelism": completions}
 
-    found = stored_job(made).spec
-    assert found is not None
-    assert (found.workers, found.min_workers) == max_and_min
+    stored_spec = stored_job(job).spec
+    assert stored_spec is not None
+    assert (stored_spec.workers, stored_spec.min_workers) == expected
 
 
 @pytest.mark.parametrize(
@@ -349,16 +356,16 @@ def test_elastic_spec_has_the_current_worker_range_of_its_job(completions, notes
     ids=["another controller", "Kueue"],
 )
 def test_job_managed_by_a_foreign_controller_may_not_be_suspended(metadata):
-    made = manifest(SPEC, PLAIN_SOURCE)
-    made["metadata"] |= metadata
+    job = manifest(SPEC, PLAIN_SOURCE)
+    job["metadata"] |= metadata
 
-    assert not stored_job(made).may_be_suspended
+    assert not stored_job(job).may_be_suspended
 
 
 # -- confinement of a job's pod --------------------------------------------------------------------
 
 REQUESTS = {"cpu": "500m", "memory": "1Gi"}
-BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
+NOTEBOOK_BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
 
 
 def beside(resources: dict[str, Any]) -> PodTemplateSource:
@@ -375,38 +382,39 @@ def resources_of(job) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("has_token", [False, True])
 def test_job_pod_gets_a_token_of_the_api_from_an_admin_alone(has_token):
     notebook = {"spec": {**NOTEBOOK["spec"], "automountServiceAccountToken": True}}
-    made = manifest(SPEC, surroundings(notebook), bounds=Confinement(has_token=has_token))
+    job = manifest(SPEC, surroundings(notebook), bounds=Confinement(has_token=has_token))
 
-    assert pod_spec_of(made)["automountServiceAccountToken"] is has_token
+    assert pod_spec_of(job)["automountServiceAccountToken"] is has_token
 
 
 @pytest.mark.parametrize(
-    ("shape", "times"),
+    ("fields", "factor"),
     [
         pytest.param({"gpus": MilliGpu(0)}, 1, id="no GPU"),
-        pytest.param({"gpus": MilliGpu(500)}, 1, id="part"),
+        pytest.param({"gpus": MilliGpu(500)}, 1, id="half a GPU"),
         pytest.param({"gpus": MilliGpu(1000), "workers": 3, "min_workers": 3}, 1, id="gang"),
         pytest.param({"gpus": MilliGpu(2000)}, 2, id="two GPUs"),
         pytest.param({"elastic": True, "gpus_max": MilliGpu(4000)}, 4, id="one elastic process"),
     ],
 )
-def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, times):
-    found = resources_of(manifest(replace(SPEC, **shape), beside(BOUNDS)))
+def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(fields, factor):
+    resources = resources_of(manifest(replace(SPEC, **fields), beside(NOTEBOOK_BOUNDS)))
 
-    assert cpu_milli(found["limits"]["cpu"]) == 1500 * times
-    assert memory_mib(found["limits"]["memory"]) == 2048 * times
+    assert cpu_milli(resources["limits"]["cpu"]) == 1500 * factor  # the notebook has 1500m
+    assert memory_mib(resources["limits"]["memory"]) == 2048 * factor  # the notebook has 2Gi
     # Kubernetes copies limits without requests into requests: a job is to fit its notebook's node.
-    assert found["requests"] == REQUESTS
+    assert resources["requests"] == REQUESTS
 
 
 @pytest.mark.parametrize(
-    ("of_notebook", "by_admin", "limits", "requests"),
+    ("of_notebook", "admin_limits", "limits", "requests"),
     [
         ({}, {}, {}, {}),
         ({"requests": {"memory": "1Gi"}}, {}, {}, {"memory": "1Gi"}),
-        (BOUNDS, {"cpu": "8"}, {"cpu": "8", "memory": "4Gi"}, REQUESTS),
+        # The job has two GPUs: it may use twice the 2Gi of the notebook.
+        (NOTEBOOK_BOUNDS, {"cpu": "8"}, {"cpu": "8", "memory": "4Gi"}, REQUESTS),
         (
-            BOUNDS,
+            NOTEBOOK_BOUNDS,
             {"cpu": "250m", "memory": "512Mi"},
             {"cpu": "250m", "memory": "512Mi"},
             {"cpu": "250m", "memory": "512Mi"},
@@ -423,25 +431,25 @@ def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, ti
         "notebook without bounds",
         "notebook with a guarantee alone",
         "admin's CPU, notebook's memory",
-        "less than the notebook requests",
-        "no notebook",
-        "disk, and no device",
+        "admin's limits below the notebook's requests",
+        "admin's memory alone",
+        "notebook's disk, without its devices",
     ],
 )
 def test_job_pod_limits_are_the_admins_or_else_the_notebooks(
-    of_notebook, by_admin, limits, requests
+    of_notebook, admin_limits, limits, requests
 ):
-    bounds = Confinement(limits=by_admin)
+    bounds = Confinement(limits=admin_limits)
 
-    found = resources_of(manifest(SPEC, beside(of_notebook), bounds=bounds))
+    resources = resources_of(manifest(SPEC, beside(of_notebook), bounds=bounds))
 
-    assert {k: v for k, v in found["limits"].items() if k != "nvidia.com/gpu"} == limits
-    assert found.get("requests", {}) == requests
-    assert found["limits"]["nvidia.com/gpu"] == "2"
+    assert {k: v for k, v in resources["limits"].items() if k != "nvidia.com/gpu"} == limits
+    assert resources.get("requests", {}) == requests
+    assert resources["limits"]["nvidia.com/gpu"] == "2"
 
 
 @pytest.mark.parametrize(
-    ("own", "by_admin", "limits", "requests"),
+    ("fields", "admin_limits", "limits", "requests"),
     [
         pytest.param(
             {"cpu_milli": 500},
@@ -474,22 +482,26 @@ def test_job_pod_limits_are_the_admins_or_else_the_notebooks(
     ],
 )
 def test_job_request_of_cpu_and_memory_overrides_that_of_its_notebook(
-    own, by_admin, limits, requests
+    fields, admin_limits, limits, requests
 ):
-    bounds = Confinement(limits=by_admin)
+    bounds = Confinement(limits=admin_limits)
 
-    found = resources_of(manifest(replace(SPEC, **own), beside(BOUNDS), bounds=bounds))
+    resources = resources_of(
+        manifest(replace(SPEC, **fields), beside(NOTEBOOK_BOUNDS), bounds=bounds)
+    )
 
-    assert {k: v for k, v in found["limits"].items() if k != "nvidia.com/gpu"} == limits
-    assert found["requests"] == requests
+    assert {k: v for k, v in resources["limits"].items() if k != "nvidia.com/gpu"} == limits
+    assert resources["requests"] == requests
 
 
-@pytest.mark.parametrize("own", [{"cpu_milli": 2001}, {"memory_mib": 1025}], ids=["CPU", "memory"])
-def test_job_request_above_the_admins_cpu_or_memory_limit_is_refused_with_both(own):
+@pytest.mark.parametrize(
+    "fields", [{"cpu_milli": 2001}, {"memory_mib": 1025}], ids=["CPU", "memory"]
+)
+def test_job_request_above_the_admins_cpu_or_memory_limit_is_refused_with_both(fields):
     bounds = Confinement(limits={"cpu": "2", "memory": "1Gi"})
 
     with pytest.raises(InvalidRequest, match=r"(2001m of cpu.*, 2|1025Mi of memory.*, 1Gi)\."):
-        manifest(replace(SPEC, **own), beside(BOUNDS), bounds=bounds)
+        manifest(replace(SPEC, **fields), beside(NOTEBOOK_BOUNDS), bounds=bounds)
 
 
 def test_job_pod_stays_in_the_user_namespace_of_its_notebook():

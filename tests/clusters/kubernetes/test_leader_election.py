@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
-from control_plane.scheduling import Scheduler
+from control_plane.scheduling import LEASE_LASTS_S, Scheduler
 from control_plane.sockets import all_closed
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
@@ -22,7 +22,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 
 @pytest.fixture
-def ready(lab):
+def two_gpus(lab):
     lab.node("gpu-0", gpus=2)
     lab.project("vision", quota=2)
     yield lab
@@ -34,35 +34,37 @@ def holder(lab) -> str:
     return next((str(lease["spec"].get("holderIdentity")) for lease in leases), "")
 
 
-def test_standby_scheduler_binds_nothing_until_the_leader_is_dead(ready, rights, eventually):
-    work = ready.namespace
-    with ExitStack() as life:
-        first = life.enter_context(Scheduler(rights, candidate="first"))
+def test_standby_scheduler_binds_nothing_until_the_leader_is_dead(two_gpus, kubeconfig, eventually):
+    work = two_gpus.namespace
+    with ExitStack() as first_lifetime:
+        first = first_lifetime.enter_context(Scheduler(kubeconfig, candidate="first"))
         eventually(lambda: first.cycles, what="the first leads")
-        with Scheduler(rights, candidate="second") as second:
+        with Scheduler(kubeconfig, candidate="second") as second:
             work.create(pod("one", project="vision"))
             eventually(lambda: work.node_of("one"), what="the first binds")
-            assert (holder(ready), second.cycles) == ("first", [])
-            life.close()
+            assert (holder(two_gpus), second.cycles) == ("first", [])
+            first_lifetime.close()
             work.create(pod("two", project="vision"))
             eventually(lambda: work.node_of("two"), what="the second binds")
 
-    assert holder(ready) == "second"
+    assert holder(two_gpus) == "second"
 
 
-def test_leader_with_a_blocked_event_loop_renews_its_lease(ready, rights, eventually):
+def test_leader_with_a_blocked_event_loop_renews_its_lease(two_gpus, kubeconfig, eventually):
     """A cycle on a busy machine may take longer than the Lease lasts."""
-    begun, goes_on, led = threading.Event(), threading.Event(), list[str]()
+    work_began, may_finish, holders = threading.Event(), threading.Event(), list[str]()
 
     async def work() -> None:
-        begun.set()
-        goes_on.wait(60)  # no other task runs in this loop
-        led.append(holder(ready))
+        work_began.set()
+        may_finish.wait(60)  # no other task runs in this loop
+        holders.append(holder(two_gpus))
         raise _EnoughError
 
     async def lead() -> None:
-        async with await Api.connect(str(rights)) as api:
-            candidate = LeaderElection(api, namespace="runai", identity="busy", lasts_s=6)
+        async with await Api.connect(str(kubeconfig)) as api:
+            candidate = LeaderElection(
+                api, namespace="runai", identity="busy", lasts_s=LEASE_LASTS_S
+            )
             with suppress(_EnoughError):
                 await candidate.lead(work)
             await candidate.resign()
@@ -70,16 +72,16 @@ def test_leader_with_a_blocked_event_loop_renews_its_lease(ready, rights, eventu
 
     thread = threading.Thread(target=lambda: asyncio.run(lead()))
     thread.start()
-    assert begun.wait(90)
-    first = renewed(ready)
+    assert work_began.wait(90)
+    first, two_terms = renewed(two_gpus), dt.timedelta(seconds=2 * LEASE_LASTS_S)
     try:
-        eventually(lambda: renewed(ready) - first > dt.timedelta(seconds=12), what="it renews")
+        eventually(lambda: renewed(two_gpus) - first > two_terms, what="the Lease is renewed")
     finally:
-        goes_on.set()
+        may_finish.set()
         thread.join(90)
 
-    assert led == ["busy"]
-    assert holder(ready) == ""
+    assert holders == ["busy"]
+    assert holder(two_gpus) == ""
 
 
 class _EnoughError(Exception):
@@ -90,23 +92,25 @@ def renewed(lab) -> dt.datetime:
     return dt.datetime.fromisoformat(lab.plane.request("GET", LEASE)["spec"]["renewTime"])
 
 
-def test_leader_cut_off_from_the_api_server_binds_nothing_afterwards(ready, rights, eventually):
+def test_leader_cut_off_from_the_api_server_binds_nothing_afterwards(
+    two_gpus, kubeconfig, eventually
+):
     with (
-        FaultyServer(rights) as server,
+        FaultyServer(kubeconfig) as server,
         Scheduler(server.kubeconfig, candidate="cut-off") as cut_off,
     ):
-        eventually(lambda: cut_off.cycles, what="it leads")
+        eventually(lambda: cut_off.cycles, what="the first leads")
         server.is_down = True
         server.cut()
-        with Scheduler(rights, candidate="other"):
-            eventually(lambda: holder(ready) == "other", what="the other one leads")
-            ready.namespace.create(pod("one", project="vision"))
-            eventually(lambda: ready.namespace.node_of("one"), what="the other one binds")
+        with Scheduler(kubeconfig, candidate="other"):
+            eventually(lambda: holder(two_gpus) == "other", what="the second leads")
+            two_gpus.namespace.create(pod("one", project="vision"))
+            eventually(lambda: two_gpus.namespace.node_of("one"), what="the second binds")
             server.is_down = False
             server.requests.clear()
             eventually(
                 lambda: any("leases" in path for _method, path in server.requests),
-                what="the first asks again",
+                what="the first requests the Lease again",
             )
 
     assert not any(path.endswith("/binding") for _method, path in server.requests)

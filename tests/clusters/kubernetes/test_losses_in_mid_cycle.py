@@ -24,7 +24,7 @@ SECOND_BINDING = ("POST", "/pods/gang-1-")
 
 
 @pytest.fixture
-def gang(lab: ClusterLab) -> ClusterLab:
+def gang_lab(lab: ClusterLab) -> ClusterLab:
     """Return a lab with GPUs for exactly one gang of three."""
     lab.node("gpu-0", gpus=2)
     lab.node("gpu-1", gpus=1)
@@ -32,14 +32,14 @@ def gang(lab: ClusterLab) -> ClusterLab:
     return lab
 
 
-def pods(lab: ClusterLab) -> dict[str, str]:
+def nodes_by_uid(lab: ClusterLab) -> dict[str, str]:
     """Return the node of each of the gang's pods, by UID."""
     found = lab.namespace.pods("gang")
     return {p["metadata"]["uid"]: p["spec"].get("nodeName", "") for p in found}
 
 
 def is_whole(lab: ClusterLab) -> bool:
-    nodes = sorted(pods(lab).values())
+    nodes = sorted(nodes_by_uid(lab).values())
     return nodes == ["gpu-0", "gpu-0", "gpu-1"]
 
 
@@ -54,7 +54,7 @@ def assert_next_job_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> No
             for c in found["status"].get("conditions", ())
             if c["type"] == "PodScheduled"
         ],
-        what="the next one is told why it waits",
+        what="the next Job's pod has a condition",
     )
     assert conditions[0]["status"] == "False"
 
@@ -67,55 +67,55 @@ def assert_gang_becomes_whole(
     assert_next_job_waits(lab, eventually)
     eventually(lambda: witness.bound >= pod_uids, what="the witness has seen it")
 
-    assert pods(lab).keys() == pod_uids, "no pod was lost, and none made again"
+    assert nodes_by_uid(lab).keys() == pod_uids, "no pod was lost or recreated"
 
 
 def test_gang_becomes_whole_after_an_api_server_outage_between_its_bindings(
-    gang, rights, witness, eventually
+    gang_lab, kubeconfig, witness, eventually
 ):
     """The scheduler's connections break with it: the results of its other calls are unknown."""
     with (
-        FaultyServer(rights) as server,
+        FaultyServer(kubeconfig) as server,
         Scheduler(server.kubeconfig) as scheduler,
     ):
-        eventually(lambda: scheduler.cycles, what="it watches")
+        eventually(lambda: scheduler.cycles, what="the scheduler watches")
         server.die_at(*SECOND_BINDING)
-        gang.namespace.create(job("gang", workers=3, gang=True, project="vision"))
-        eventually(lambda: server.is_down, what="it is gone")
+        gang_lab.namespace.create(job("gang", workers=3, gang=True, project="vision"))
+        eventually(lambda: server.is_down, what="the API server is down")
         server.cut()
-        gang.plane.restart("kube-apiserver")
-        pod_uids = pods(gang).keys()
+        gang_lab.plane.restart("kube-apiserver")
+        pod_uids = nodes_by_uid(gang_lab).keys()
         server.revive()
-        assert_gang_becomes_whole(gang, pod_uids, witness, eventually)
+        assert_gang_becomes_whole(gang_lab, pod_uids, witness, eventually)
 
 
 def test_gang_becomes_whole_after_the_leader_is_killed_between_bindings(
-    gang, rights, witness, eventually
+    gang_lab, kubeconfig, witness, eventually
 ):
-    gang.forget(LEASE)
+    gang_lab.forget(LEASE)
     with (
-        FaultyServer(rights) as server,
+        FaultyServer(kubeconfig) as server,
         Scheduler(server.kubeconfig, candidate="first") as first,
     ):
         eventually(lambda: first.cycles, what="the first leads")
-        with Scheduler(rights, candidate="second") as second:
+        with Scheduler(kubeconfig, candidate="second") as second:
             server.die_at(*SECOND_BINDING)
-            gang.namespace.create(job("gang", workers=3, gang=True, project="vision"))
+            gang_lab.namespace.create(job("gang", workers=3, gang=True, project="vision"))
             eventually(lambda: server.is_down, what="the first is cut off")
             server.cut()
-            pod_uids = pods(gang).keys()
-            assert_gang_becomes_whole(gang, pod_uids, witness, eventually)
+            pod_uids = nodes_by_uid(gang_lab).keys()
+            assert_gang_becomes_whole(gang_lab, pod_uids, witness, eventually)
             # The bindings of a cycle are visible before the cycle is over.
             eventually(lambda: second.cycles, what="the second leads")
-    gang.forget(LEASE)
+    gang_lab.forget(LEASE)
 
 
-def test_witness_of_pod_changes_fails_on_an_overcommitted_node(gang, eventually):
-    watching = Witness(gang.plane)
-    watching.__enter__()
+def test_witness_of_pod_changes_fails_on_an_overcommitted_node(gang_lab, eventually):
+    pod_witness = Witness(gang_lab.plane)
+    pod_witness.__enter__()
     for name in ("one", "two"):
-        gang.namespace.create(pod(name, nodeName="gpu-1"))
-    eventually(lambda: watching.violations, what="it has seen both")
+        gang_lab.namespace.create(pod(name, nodeName="gpu-1"))
+    eventually(lambda: pod_witness.violations, what="the witness has seen both")
 
     with pytest.raises(AssertionError, match="gpu-1 has 1 GPUs, and 2 are given"):
-        watching.__exit__(None)
+        pod_witness.__exit__(None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_node, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import read_part
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -35,11 +35,11 @@ from runai.hub_service.scheduler.model.snapshot import (
     Wait,
 )
 
-LENDS, OWNS = Project(name="b", quota=MilliGpu(0)), Project(name="a", quota=MilliGpu(4000))
+BORROWER, OWNER = Project(name="b", quota=MilliGpu(0)), Project(name="a", quota=MilliGpu(4000))
 
 
-def gpu_node(offered: int, *, has: int = 4, name: str = "gpu-1", **fields: Any) -> KubeNode:
-    return a_node(name, offered, gpu_capacity=has, **fields)
+def gpu_node(offered: int, *, capacity: int = 4, name: str = "gpu-1", **fields: Any) -> KubeNode:
+    return a_node(name, offered, gpu_capacity=capacity, **fields)
 
 
 TWO_NODES = gpu_node(4), gpu_node(4, name="gpu-2")
@@ -75,7 +75,7 @@ class PlayedCluster:
             nodes=nodes,
             pods=self.pods,
             groups=found,
-            projects=[OWNS, LENDS],
+            projects=[OWNER, BORROWER],
             devices=self._ids.update(self.pods),
             nominations=self.nominations,
             **fields,
@@ -90,10 +90,12 @@ class PlayedCluster:
         self.pods = [
             pod for pod in self.pods if self.pods_by_uid[pod.uid].called not in stopped_workers
         ]
-        news = {d.worker: d for d in plan.decisions if d.kind in ("start", "reserve", "unreserve")}
+        placements = {
+            d.worker: d for d in plan.decisions if d.kind in ("start", "reserve", "unreserve")
+        }
         for index, pod in enumerate(self.pods):
             place = self.pods_by_uid[pod.uid].place
-            if (new := news.get(self.pods_by_uid[pod.uid].called)) is None:
+            if (new := placements.get(self.pods_by_uid[pod.uid].called)) is None:
                 continue
             self.nominations.pop(place, None)
             if isinstance(new, Reserve):
@@ -104,6 +106,10 @@ class PlayedCluster:
                 numbers = tuple(share.device for share in new.devices)
                 self._ids.assign(pod.uid, new.node, numbers)
         return plan
+
+    def stopped_nodes(self) -> list[str]:
+        """Return the node of each stopped job."""
+        return [{"b": "gpu-1", "e": "gpu-2"}[name.partition(".")[2][0]] for name in self.stopped]
 
     def bound(self, name: str = "claim") -> bool:
         return any(pod.node for pod in self.pods if pod.name == f"{name}-0")
@@ -150,7 +156,7 @@ def test_claimant_beside_a_node_that_offers_no_gpu_stops_jobs_on_other_nodes_onl
     for _ in range(3):
         cluster.cycle(gpu_node(0), TWO_NODES[1])
 
-    assert [name.partition(".")[2][0] for name in cluster.stopped] == ["e"]
+    assert cluster.stopped_nodes() == ["gpu-2"]
     assert cluster.bound()
 
 
@@ -158,10 +164,10 @@ def test_claimant_beside_a_node_that_offers_no_gpu_stops_jobs_on_other_nodes_onl
     "share",
     [
         pytest.param(
-            {"gpus": 0, "device_request": read_part({"gpu-fraction": "0.5"}, 0)[0]}, id="a part"
+            {"gpus": 0, "device_request": read_part({"gpu-fraction": "0.5"}, 0)[0]}, id="half a GPU"
         ),
         pytest.param({"gpus": 2}, id="two GPUs"),
-        pytest.param({"kind": "build", "owner": None, "index": None}, id="a notebook"),
+        pytest.param({"kind": "build", "owner": None, "index": None}, id="notebook"),
     ],
 )
 def test_claimant_of_any_gpu_share_stops_no_job_on_a_node_that_offers_no_gpu(share):
@@ -181,10 +187,10 @@ def test_claimant_waits_with_an_unchanged_reason_while_gpu_capacity_falls_to_zer
     cluster.cycle(gpu_node(4))
     cluster.claim()
     cluster.cycle(gpu_node(0))
-    before = waits(cluster.cycle(gpu_node(0, has=0)))
+    before = waits(cluster.cycle(gpu_node(0, capacity=0)))
 
     cluster.pods = [pod for pod in cluster.pods if pod.project == "a"]
-    after = waits(cluster.cycle(gpu_node(0, has=0)))
+    after = waits(cluster.cycle(gpu_node(0, capacity=0)))
 
     assert (cluster.stopped, cluster.bound()) == ([], False)
     assert before == after
@@ -205,13 +211,15 @@ def test_pod_rejection_identifies_the_free_device_as_the_lost_device():
     cluster = PlayedCluster(running=4)
     cluster.cycle(gpu_node(4))
     cluster.cycle(gpu_node(3))
-    cluster.pods.pop()  # one ends by itself
+    cluster.pods.pop()  # the pod on device 3 ends by itself
 
-    guess = cluster.observe(gpu_node(3)).nodes[0].broken_devices
-    closed = cluster.observe(gpu_node(3), nodes_in_backoff={"gpu-1"}).nodes[0].broken_devices
-    after = cluster.observe(gpu_node(3)).nodes[0].broken_devices
+    guessed = cluster.observe(gpu_node(3)).nodes[0].broken_devices
+    rejecting = cluster.observe(gpu_node(3), nodes_in_backoff={"gpu-1"}).nodes[0].broken_devices
+    afterwards = cluster.observe(gpu_node(3)).nodes[0].broken_devices
 
-    assert (guess, closed, after) == ((0,), (0, 1, 2, 3), (3,))
+    assert guessed == (0,)
+    assert rejecting == (0, 1, 2, 3)
+    assert afterwards == (3,)
 
 
 def test_more_pods_than_devices_for_a_moment_report_no_device_loss():
@@ -220,25 +228,25 @@ def test_more_pods_than_devices_for_a_moment_report_no_device_loss():
     node = gpu_node(4)
 
     lost.update(node, {0, 1, 2, 3, 4}, (), 1.0, rejects=False)
-    found = lost.update(node, {1, 2, 3, 4}, (), 2.0, rejects=False)
+    losses = lost.update(node, {1, 2, 3, 4}, (), 2.0, rejects=False)
 
-    assert (found.lost, found.loss) == ({0}, "")
+    assert (losses.lost, losses.loss) == ({0}, "")
 
 
 @pytest.mark.parametrize(
-    ("later", "since"),
+    ("seconds_later", "since"),
     [
         pytest.param(3_600, time.strftime("%H:%M", time.localtime(0)), id="an hour"),
         pytest.param(90_000, time.strftime("%d %b %H:%M", time.localtime(0)), id="a day"),
     ],
 )
-def test_device_loss_message_names_the_time_at_which_the_loss_began(later, since):
+def test_device_loss_message_names_the_time_at_which_the_loss_began(seconds_later, since):
     lost = LostDevices()
     lost.update(gpu_node(3), set(), (), 0.0, rejects=False)
 
-    found = lost.update(gpu_node(3), set(), (), float(later), rejects=False)
+    losses = lost.update(gpu_node(3), set(), (), float(seconds_later), rejects=False)
 
-    assert found.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
+    assert losses.loss == f"node gpu-1 offers 3 of 4 GPUs since {since} (device plugin or driver)"
 
 
 def cluster_with_reservation() -> PlayedCluster:
@@ -252,36 +260,36 @@ def cluster_with_reservation() -> PlayedCluster:
     return cluster
 
 
-MOMENTS = {
-    "the plugin restarts": (gpu_node(0), {}),
-    "the kubelet forgets its plugin": (gpu_node(0, has=0), {}),
-    "the node rejects pods": (gpu_node(4), {"nodes_in_backoff": {"gpu-1"}}),
+SHORT_LOSSES = {
+    "device plugin restarts": (gpu_node(0), {}),
+    "kubelet forgets its plugin": (gpu_node(0, capacity=0), {}),
+    "node rejects pods": (gpu_node(4), {"nodes_in_backoff": {"gpu-1"}}),
 }
 
 
-@pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize(("node", "fields"), SHORT_LOSSES.values(), ids=SHORT_LOSSES)
 def test_device_reservation_outlasts_a_short_loss_of_its_device(node, fields):
     cluster = cluster_with_reservation()
 
-    plans = [cluster.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]
-    before = len(cluster.stopped), cluster.bound()
+    plans = [cluster.cycle(node, TWO_NODES[1], **fields) for _ in range(5)]  # 10 s each
+    stops_and_bound = len(cluster.stopped), cluster.bound()
     cluster.cycle(*TWO_NODES)
 
-    assert before == (1, False)
+    assert stops_and_bound == (1, False)
     (text,) = waits(plans[-1]).values()
     assert text.startswith("its place on gpu-1 is reserved; ")
     assert node.gpus or "node gpu-1 offers 0 of " in text
     assert (len(cluster.stopped), cluster.bound()) == (1, True)
 
 
-@pytest.mark.parametrize(("node", "fields"), MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize(("node", "fields"), SHORT_LOSSES.values(), ids=SHORT_LOSSES)
 def test_claimant_stops_a_second_job_once_its_device_is_lost_for_a_minute(node, fields):
     cluster = cluster_with_reservation()
 
-    for _ in range(8):
+    for _ in range(8):  # cycles of 10 s each
         cluster.cycle(node, TWO_NODES[1], **fields)
 
-    assert [name.partition(".")[2][0] for name in cluster.stopped] == ["b", "e"]
+    assert cluster.stopped_nodes() == ["gpu-1", "gpu-2"]
     assert cluster.bound()
 
 
@@ -316,7 +324,7 @@ def test_claimant_that_is_rejected_on_its_reserved_device_stops_a_second_job():
 
 def test_claimant_takes_a_free_device_while_its_reserved_device_is_lost():
     cluster = cluster_with_reservation()
-    cluster.pods = [pod for pod in cluster.pods if pod.name != "e0-0"]  # it ends by itself
+    cluster.pods = [pod for pod in cluster.pods if pod.name != "e0-0"]  # a job on gpu-2 ends
 
     cluster.cycle(gpu_node(0), TWO_NODES[1])
 
@@ -332,16 +340,16 @@ node_states = st.tuples(
 @given(st.lists(node_states, max_size=6))
 def test_usable_devices_of_a_node_never_exceed_the_devices_it_offers(history):
     lost = LostDevices()
-    for at, (has, offered, allocated, reserved, faulty, rejects) in enumerate(history):
-        node, now, in_use = gpu_node(offered, has=has), 20.0 * at, allocated | reserved
-        found = lost.update(node, allocated, faulty, now, reserved=reserved, rejects=rejects)
+    for at, (capacity, offered, allocated, reserved, faulty, rejects) in enumerate(history):
+        node, now, in_use = gpu_node(offered, capacity=capacity), 20.0 * at, allocated | reserved
+        losses = lost.update(node, allocated, faulty, now, reserved=reserved, rejects=rejects)
 
-        assert found.lost | in_use <= set(range(found.total))
-        assert found.total - len(found.lost) <= (0 if rejects else offered)
-        assert offered < max(has, 1) or not found.loss
-        assert found.returning <= (found.lost & reserved) - faulty
-        if offered >= max(has, len(in_use)) and not rejects:
-            assert not found.lost & in_use
+        assert losses.lost | in_use <= set(range(losses.total))
+        assert losses.total - len(losses.lost) <= (0 if rejects else offered)
+        assert offered < max(capacity, 1) or not losses.loss
+        assert losses.returning <= (losses.lost & reserved) - faulty
+        if offered >= max(capacity, len(in_use)) and not rejects:
+            assert not losses.lost & in_use
 
 
 @given(

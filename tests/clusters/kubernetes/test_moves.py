@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events_of
+from clusters.kubernetes.gpu_sharing import events_of
 from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from kubernetes_lab import kubernetes_lab
@@ -23,18 +23,18 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 PROJECTS = "projects: {vision: {quota: 2, members: [ana]}, nlp: {quota: 2, members: [patty]}}"
 OWNERS = {"vision": "ana", "nlp": "patty"}
-WHY = "moved to n1 to make room for nlp/big"
+MOVE_REASON = "moved to n1 to make room for nlp/big"
 
 
 class MoveScenario:
     """Two nodes of two GPUs, and a service that can be restarted."""
 
-    def __init__(self, lab, rights, free_port, place) -> None:
-        self._lab, self._rights, self._free_port, self._place = lab, rights, free_port, place
+    def __init__(self, lab, kubeconfig, free_port, place) -> None:
+        self._lab, self._rights, self._free_port, self._place = lab, kubeconfig, free_port, place
         self._services = 0
-        self.serve()
+        self.start_service()
 
-    def serve(self) -> None:
+    def start_service(self) -> None:
         """Start the service, or the next one."""
         projects = self._place / "projects.yaml"
         projects.write_text(PROJECTS)
@@ -68,11 +68,11 @@ class MoveScenario:
 
 
 @pytest.fixture
-def scenario(lab, rights, free_port, tmp_path) -> Iterator[MoveScenario]:
+def scenario(lab, kubeconfig, free_port, tmp_path) -> Iterator[MoveScenario]:
     allow_jobs(lab.plane, lab.namespace.name)
     for name in ("n1", "n2"):
         lab.node(name, gpus=2)
-    scenario = MoveScenario(lab, rights, free_port, tmp_path)
+    scenario = MoveScenario(lab, kubeconfig, free_port, tmp_path)
     yield scenario
     scenario.service.end()
     lab.forget_projects()
@@ -101,21 +101,21 @@ def test_checkpointing_job_moves_for_a_bigger_claimant_and_reports_it_after_rest
     job = work.job("vision-saver")
     assert pod["metadata"]["uid"] != evicted["metadata"]["uid"]
     assert job["status"].get("failed", 0) == 0
-    resumed = eventually(lambda: events_of(work, job, "Resumed"), what="its end is reported")
-    assert [re.sub(r"\d+ s", "N s", text) for text in resumed] == [f"{WHY}, N s"]
-    assert events_of(work, job, "Moved") == [WHY]
+    resumed = eventually(lambda: events_of(work, job, "Resumed"), what="the move has ended")
+    assert [re.sub(r"\d+ s", "N s", text) for text in resumed] == [f"{MOVE_REASON}, N s"]
+    assert events_of(work, job, "Moved") == [MOVE_REASON]
     workload = scenario.service.client.workload("vision/saver")
-    assert re.fullmatch(rf"{WHY}, \d+ s", workload.moved)
+    assert re.fullmatch(rf"{MOVE_REASON}, \d+ s", workload.moved)
     assert (workload.pauses, workload.attempts, workload.failures) == (1, 2, 0)
-    assert scenario.moves() == {"vision/saver": WHY}
+    assert scenario.moves() == {"vision/saver": MOVE_REASON}
 
     assert scenario.service.stop(signal.SIGTERM) == 0
     scenario.service.end()
     lab.plane.request("DELETE", f"/api/v1/namespaces/{work.name}/events")  # kept for an hour
-    scenario.serve()
+    scenario.start_service()
 
-    assert scenario.moves() == {"vision/saver": WHY}
-    assert scenario.service.client.workload("vision/saver").moved == WHY
+    assert scenario.moves() == {"vision/saver": MOVE_REASON}
+    assert scenario.service.client.workload("vision/saver").moved == MOVE_REASON
 
 
 async def test_checkpoint_support_reported_by_elastic_worker_survives_scheduler_restart(plane):

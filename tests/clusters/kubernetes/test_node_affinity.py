@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import a_node, a_pod
+from clusters.kubernetes.parsed_objects import a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_node
 from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
     accepted_values,
@@ -18,7 +18,7 @@ from runai.hub_service.clusters.kubernetes.objects.node_eligibility import (
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import with_free_stock
 
 PRODUCT = "nvidia.com/gpu.product"
-LABELS = {"zone": "a", "cores": "16"}
+NODE_LABELS = {"zone": "a", "cores": "16"}
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
 
@@ -32,13 +32,15 @@ def label(operator, *values, key="zone"):
 
 
 def fits(pod, taints=()) -> bool:
-    return may_run(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}), {})
+    return may_run(
+        read_demands(pod), "gpu-0", NODE_LABELS, read_taints({"taints": list(taints)}), {}
+    )
 
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
-    [
-        pytest.param({}, True, id="asks for nothing"),
+    [  # on the node gpu-0 with the labels zone=a and cores=16
+        pytest.param({}, True, id="no constraint"),
         pytest.param({"nodeSelector": {"zone": "a"}}, True, id="selector holds"),
         pytest.param({"nodeSelector": {"zone": "b"}}, False, id="selector does not hold"),
         pytest.param({"nodeSelector": {"disk": "ssd"}}, False, id="selector of a missing label"),
@@ -94,8 +96,8 @@ def test_pod_fits_nodes_that_satisfy_its_selector_and_affinity(pod, expected):
 @pytest.mark.parametrize(
     ("toleration", "expected"),
     [
-        pytest.param({"key": "nvidia.com/gpu", "operator": "Exists"}, True, id="the key"),
-        pytest.param({"operator": "Exists"}, True, id="everything"),
+        pytest.param({"key": "nvidia.com/gpu", "operator": "Exists"}, True, id="key"),
+        pytest.param({"operator": "Exists"}, True, id="every taint"),
         pytest.param({"key": "nvidia.com/gpu", "value": "present"}, True, id="key and value"),
         pytest.param({"key": "nvidia.com/gpu", "value": "no"}, False, id="another value"),
         pytest.param({"key": "spot", "operator": "Exists"}, False, id="another key"),
@@ -122,8 +124,8 @@ def product(operator, *values):
 @pytest.mark.parametrize(
     ("spec", "types"),
     [
-        pytest.param({}, (), id="nothing"),
-        pytest.param({"nodeSelector": {PRODUCT: "L4", "zone": "a"}}, ("L4",), id="a selector"),
+        pytest.param({}, (), id="no constraint"),
+        pytest.param({"nodeSelector": {PRODUCT: "L4", "zone": "a"}}, ("L4",), id="selector"),
         pytest.param(
             requires({"matchExpressions": [product("In", "T4", "L4")]}), ("T4", "L4"), id="one term"
         ),
@@ -143,9 +145,7 @@ def product(operator, *values):
             (),
             id="not every term",
         ),
-        pytest.param(
-            requires({"matchExpressions": [product("NotIn", "T4")]}), (), id="any but one"
-        ),
+        pytest.param(requires({"matchExpressions": [product("NotIn", "T4")]}), (), id="NotIn"),
     ],
 )
 def test_gpu_types_of_a_pod_are_read_from_selector_and_affinity(spec, types):
@@ -162,24 +162,26 @@ def pod_with_cards(name: str, cards: int, **fields: Any) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("running", "expected"),
-    [
-        pytest.param({}, True, id="nobody-has-any"),
-        pytest.param({"node": "gpu-0"}, False, id="somebody-has-them"),
-        pytest.param({"node": "gpu-1"}, True, id="somebody-has-those-of-another-node"),
-        pytest.param({"node": "gpu-0", "is_finished": True}, True, id="somebody-had-them"),
+    ("other_pod", "expected"),
+    [  # of three cards; each of the two pods requests two
+        pytest.param({}, True, id="waiting pod"),
+        pytest.param({"node": "gpu-0"}, False, id="pod on the node"),
+        pytest.param({"node": "gpu-1"}, True, id="pod on another node"),
+        pytest.param({"node": "gpu-0", "is_finished": True}, True, id="finished pod"),
         pytest.param(
-            {"node": "gpu-0", "scheduler": "default-scheduler"}, False, id="another-schedulers"
+            {"node": "gpu-0", "scheduler": "default-scheduler"},
+            False,
+            id="pod of another scheduler",
         ),
     ],
 )
-def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, expected: bool):
+def test_pod_fits_a_node_only_if_its_extended_resources_are_left(other_pod: Any, expected: bool):
     stock = read_node(
         {"metadata": {"name": "gpu-0"}, "status": {"allocatable": {CARDS: "3", "pods": "9"}}}
     ).stock
-    (left,) = with_free_stock(
-        [a_node("gpu-0", stock=stock)], [pod_with_cards("other", 2, **running)]
+    (node,) = with_free_stock(
+        [a_node("gpu-0", stock=stock)], [pod_with_cards("other", 2, **other_pod)]
     )
 
-    wants = pod_with_cards("wants", 2).demands
-    assert may_run(wants, left.name, left.labels, left.taints, left.stock) is expected
+    demands = pod_with_cards("waiting", 2).demands
+    assert may_run(demands, node.name, node.labels, node.taints, node.stock) is expected

@@ -19,18 +19,18 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.clusters.kubernetes.client.api import ApiError
 from runai.hub_service.wire.errors import Unavailable
 
-ACCOUNT = "system:serviceaccount:runai:runai-agent"
-AGENT = {"aud": ["runai"], "sub": ACCOUNT}
+AGENT_ACCOUNT = "system:serviceaccount:runai:runai-agent"
+AGENT = {"aud": ["runai"], "sub": AGENT_ACCOUNT}
 WORKER = {"aud": ["runai-worker"], "sub": "system:serviceaccount:lab:default"}
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
-def part(content: object) -> str:
+def encoded(content: object) -> str:
     return urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
 def jwt(claims: object, signature: str = "c2ln") -> str:
-    return f"{part({'alg': 'RS256'})}.{part(claims)}.{signature}"
+    return f"{encoded({'alg': 'RS256'})}.{encoded(claims)}.{signature}"
 
 
 class UnusedAuthenticator:
@@ -69,24 +69,24 @@ class Reviews:
         return {"status": self.status}
 
 
-NOT_OURS = {
+REFUSED_TOKENS = {
     "no JSON": "a.b.c",
     "no base64": "a.€.c",
     "four parts": f"{jwt(AGENT)}.x",
-    "a list": jwt([AGENT]),
-    "deep": f"a.{urlsafe_b64encode(b'[' * 5000).decode()}.c",
+    "claims in a list": jwt([AGENT]),
+    "deeply nested claims": f"a.{urlsafe_b64encode(b'[' * 5000).decode()}.c",
     "no subject": jwt({"aud": ["runai"]}),
-    "no audience": jwt({"sub": ACCOUNT}),
+    "no audience": jwt({"sub": AGENT_ACCOUNT}),
     "audiences that are no text": jwt(AGENT | {"aud": [1, None, {}]}),
-    "audience in part": jwt(AGENT | {"aud": "runai-other"}),
-    "another account as an agent": jwt(AGENT | {"sub": "system:serviceaccount:runai:default"}),
-    "a user as a worker": jwt(WORKER | {"sub": "ana"}),
-    "a subject that is no text": jwt(WORKER | {"sub": [WORKER["sub"]]}),
-    "longer than any": jwt(AGENT | {"jti": "x" * 20_000}),
+    "longer name of an audience": jwt(AGENT | {"aud": "runai-other"}),
+    "agent of another account": jwt(AGENT | {"sub": "system:serviceaccount:runai:default"}),
+    "worker of a user": jwt(WORKER | {"sub": "ana"}),
+    "subject that is no text": jwt(WORKER | {"sub": [WORKER["sub"]]}),
+    "token of 20 kB": jwt(AGENT | {"jti": "x" * 20_000}),
 }
 
 
-@pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
+@pytest.mark.parametrize("token", REFUSED_TOKENS.values(), ids=REFUSED_TOKENS.keys())
 async def test_pod_token_with_foreign_or_invalid_claims_is_refused_without_a_token_review(token):
     reviews = Reviews()
 
@@ -104,15 +104,15 @@ def test_forged_pod_token_does_not_name_our_audience(header, payload, signature)
 @pytest.mark.parametrize(
     ("claims", "user", "extra", "actor"),
     [
-        (AGENT, ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
-        (AGENT | {"aud": "runai"}, ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
-        (AGENT, ACCOUNT, {}, None),
+        (AGENT, AGENT_ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
+        (AGENT | {"aud": "runai"}, AGENT_ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
+        (AGENT, AGENT_ACCOUNT, {}, None),
         (WORKER, WORKER["sub"], {"pod-name": "exp-0"}, Actor("lab/exp-0", "worker")),
         (WORKER, WORKER["sub"], {}, None),
         # The token's own claims are not trusted; the review's answer counts.
         (AGENT, "system:serviceaccount:runai:default", {"node-name": "gpu-0"}, None),
     ],
-    ids=["agent", "one audience", "agent of no node", "worker", "of no pod", "not as it claims"],
+    ids=["agent", "audience as text", "no node", "worker", "no pod", "review of another account"],
 )
 async def test_token_review_returns_the_node_agent_or_user_of_a_pod_token(
     claims, user, extra, actor
@@ -145,18 +145,21 @@ async def test_token_reviews_run_at_most_four_at_once():
 async def test_accepted_token_is_cached_for_a_minute_despite_many_refusals(monkeypatch):
     monkeypatch.setattr(single_flight, "MAX_CACHED", 10)
     reviews = Reviews()
-    user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
-    good, agent = jwt(AGENT), Actor("gpu-0", "agent")
+    user = {
+        "username": AGENT_ACCOUNT,
+        "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]},
+    }
+    agent_token, agent = jwt(AGENT), Actor("gpu-0", "agent")
     reviews.status = {"authenticated": True, "audiences": ["runai"], "user": user}
-    assert await reviews.tokens.pod(good) == agent
+    assert await reviews.tokens.pod(agent_token) == agent
     reviews.status = {"authenticated": False}
     for n in range(20):
         assert await reviews.tokens.pod(jwt(AGENT, f"made-up-{n}")) is None
 
-    assert await reviews.tokens.pod(good) == agent
-    assert reviews.reviewed_tokens.count(good) == 1
-    reviews.clock.at += 60
-    assert await reviews.tokens.pod(good) is None
+    assert await reviews.tokens.pod(agent_token) == agent
+    assert reviews.reviewed_tokens.count(agent_token) == 1
+    reviews.clock.at += 60  # seconds
+    assert await reviews.tokens.pod(agent_token) is None
 
 
 async def test_token_review_without_an_api_answer_raises_unavailable():

@@ -29,20 +29,22 @@ def two_types(lab):
     return lab
 
 
-def test_sessions_and_trainings_use_the_node_types_of_their_project(two_types, rights, eventually):
+def test_sessions_and_trainings_use_the_node_types_of_their_project(
+    two_types, kubeconfig, eventually
+):
     two_types.project("vision", quota=4, nodeTypes={"build": ["t4"], "train": ["a100"]})
     work = two_types.namespace
     for name in "01":
         work.create(pod(f"notebook-{name}", project="vision"))
         work.create(job(f"train-{name}", project="vision"))
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         eventually(lambda: len(_nodes(work)) == 4, what="all are bound")
 
     for name in "01":
         assert work.node_of(f"notebook-{name}") == "node-t4"
-        (made,) = work.pods(f"train-{name}")
-        assert made["spec"]["nodeName"] == "node-a100"
+        (job_pod,) = work.pods(f"train-{name}")
+        assert job_pod["spec"]["nodeName"] == "node-a100"
 
 
 @pytest.mark.parametrize(
@@ -53,14 +55,14 @@ def test_sessions_and_trainings_use_the_node_types_of_their_project(two_types, r
     ],
 )
 def test_submitted_job_runs_on_its_requested_node_or_gpu_type(
-    two_types, rights, eventually, fields
+    two_types, kubeconfig, eventually, fields
 ):
     two_types.project("vision", quota=4)
     work = two_types.namespace
     allow_jobs(two_types.plane, work.name)
     submitted = [replace(SPEC, name=name, **fields) for name in ("exp", "again")]
 
-    with Scheduler(rights, namespace=work.name) as scheduler:
+    with Scheduler(kubeconfig, namespace=work.name) as scheduler:
         scheduler.call(scheduler.cluster.submit(submitted))
         eventually(lambda: len(_nodes(work)) == 2, what="both are bound")
 

@@ -22,8 +22,8 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import read_job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
 from runai.hub_service.wire.errors import InvalidRequest
 
-DEEP = 3_000
-TOO_DEEP = 100_000  # fits the JSON parser of every Python version
+DEPTH = 3_000
+EXCESSIVE_DEPTH = 100_000  # fits the JSON parser of every Python version
 
 
 def huge_gang() -> dict[str, Any]:
@@ -41,19 +41,21 @@ def pod_with_overflowing_request() -> dict[str, Any]:
 
 
 @pytest.mark.kubernetes
-def test_huge_gang_and_huge_gpu_request_do_not_block_ordinary_pods(lab, rights, eventually):
+def test_huge_gang_and_huge_gpu_request_do_not_block_ordinary_pods(lab, kubeconfig, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("odd", quota=0)
     lab.project("bob", quota=1)
     lab.namespace.create(huge_gang())
     lab.namespace.create(pod_with_overflowing_request())
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         lab.namespace.create(pod("bobs", project="bob"))
-        eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")
+        eventually(lambda: lab.namespace.node_of("bobs"), what="bob's pod runs")
 
 
 async def test_deeply_nested_object_fields_do_not_break_api_lists_and_watches():
-    deep = '{"metadata": %s, "kind": "Pod"}\n' % ('{"f:a":' * TOO_DEEP + "{}" + "}" * TOO_DEEP)
+    deep = '{"metadata": %s, "kind": "Pod"}\n' % (
+        '{"f:a":' * EXCESSIVE_DEPTH + "{}" + "}" * EXCESSIVE_DEPTH
+    )
 
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text=deep)
@@ -71,13 +73,13 @@ async def test_deeply_nested_object_fields_do_not_break_api_lists_and_watches():
 
 
 def test_job_of_too_many_workers_is_refused_with_a_message():
-    made = huge_gang()
-    made["metadata"] |= {
+    gang = huge_gang()
+    gang["metadata"] |= {
         "uid": "uid-huge",
         "namespace": "lab",
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
-    (group,) = PodGrouping().groups([], {"uid-huge": read_job(made)}, {}, "default")
+    (group,) = PodGrouping().groups([], {"uid-huge": read_job(gang)}, {}, "default")
 
     assert group.refusal == "more than 10000 workers cannot be started together: submit fewer"
     assert len(group.pods) == 10_000
@@ -93,20 +95,20 @@ DEEP_DOCUMENTS = {
 @pytest.mark.parametrize(("document", "expected"), DEEP_DOCUMENTS.values(), ids=DEEP_DOCUMENTS)
 def test_json_decoder_replaces_too_deep_values_with_null_and_reads_the_rest(document, expected):
     """The nesting level of the first null does not matter."""
-    deep = b"[" * TOO_DEEP + b'"]"' + b"]" * TOO_DEEP
-    found = decoded(document.replace(b"%s", deep))
+    deep = b"[" * EXCESSIVE_DEPTH + b'"]"' + b"]" * EXCESSIVE_DEPTH
+    parsed = decoded(document.replace(b"%s", deep))
 
     def flat(value: Any) -> Any:
         while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
             value = value[0]
         return None if value == [None] else value
 
-    pairs = found.items() if isinstance(found, dict) else enumerate(found)
+    pairs = parsed.items() if isinstance(parsed, dict) else enumerate(parsed)
     expected_pairs = expected.items() if isinstance(expected, dict) else enumerate(expected)
     assert [(key, flat(value)) for key, value in pairs] == list(expected_pairs)
 
 
-@pytest.mark.parametrize("text", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b'"', b"no JSON"])
+@pytest.mark.parametrize("text", [b"[" * DEPTH, b'{"a":' * DEPTH, b"[" * DEPTH + b'"', b"no JSON"])
 def test_api_response_decoder_refuses_invalid_json(text):
     with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
         decoded(text)

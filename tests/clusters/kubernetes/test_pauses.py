@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, visible
-from clusters.kubernetes.test_pdb_backoff import running
+from clusters.kubernetes.gpu_sharing import devices_of, events
+from clusters.kubernetes.test_pdb_backoff import running_pods
 from control_plane.faults import FaultyServer
 from control_plane.lab import ClusterLab
 from control_plane.objects import Namespace, job, pod
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 SUSPENDS = '"op": "add", "path": "/spec/suspend", "value": true'
 UNSUSPENDS = '"op": "add", "path": "/spec/suspend", "value": false'
 WRITES_REASON = '"op": "test", "path": "/metadata/annotations/runai~1held"'
-FATES = ["refused", "lost", "killed"]
+FATES = ["refused", "answer lost", "scheduler killed"]
 
 Until = Callable[..., Any]
 
@@ -44,7 +44,7 @@ class PausedJob:
     def begin(self) -> None:
         self.lab.project("patty")
         self.work.create(job("lent", 2, project="patty"))
-        self.until(lambda: running(self.work, "lent"), what="it runs")
+        self.until(lambda: running_pods(self.work, "lent"), what="the job runs")
 
     def create_owner(self) -> None:
         """Create the owner's pod."""
@@ -66,7 +66,7 @@ class PausedJob:
         """Wait until each workload has its share."""
         if not self.owner_is_deleted:
             self.delete_owner()
-        self.until(lambda: running(self.work, "lent"), what="it runs again")
+        self.until(lambda: running_pods(self.work, "lent"), what="the job runs again")
 
     def check(self) -> None:
         """Assert one single change, and no pod end counted as a failure."""
@@ -87,7 +87,7 @@ class ResizedJob(PausedJob):
         self.lab.project("patty")
         annotations = {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "2"}
         self.work.create(job("lent", 0, project="patty", annotations=annotations))
-        self.until(lambda: self.sizes() == [2], what="it runs on both")
+        self.until(lambda: self.sizes() == [2], what="the job runs on both")
 
     def create_owner(self) -> None:
         self.work.create(pod("owner", 1, project="vision"))
@@ -97,86 +97,90 @@ class ResizedJob(PausedJob):
 
     def end(self) -> None:
         self.until(lambda: self.work.node_of("owner"), what="the owner has his GPU")
-        self.until(lambda: self.sizes() == [1], what="it goes on with the other one")
+        self.until(lambda: self.sizes() == [1], what="the job goes on with the other one")
 
     def sizes(self) -> list[int]:
         """Return the number of devices of each of its running pods."""
-        seen = visible(self.work)
-        names = running(self.work, "lent")
+        seen = devices_of(self.work)
+        names = running_pods(self.work, "lent")
         return [len(seen[name].split(",")) for name in names if name in seen]
 
 
 CHANGES = {
     "paused": (SUSPENDS, PausedJob),
-    "let go": (UNSUSPENDS, PausedJob),
+    "resumed": (UNSUSPENDS, PausedJob),
     "resized": (SUSPENDS, ResizedJob),
-    "let go with fewer": (UNSUSPENDS, ResizedJob),
+    "resumed with fewer GPUs": (UNSUSPENDS, ResizedJob),
 }
 
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_failed_patch_to_pause_resume_or_resize_a_job_is_applied_exactly_once(
-    ready, rights, until, change, fate
+    two_gpus, kubeconfig, until, change, fate
 ):
-    part, kind = CHANGES[change]
-    scenario = kind(ready, until)
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+    patch_part, scenario_type = CHANGES[change]
+    scenario = scenario_type(two_gpus, until)
+    with FaultyServer(kubeconfig) as server, Scheduler(server.kubeconfig):
         scenario.begin()
-        if fate == "killed":
-            server.die_at("PATCH", part, after=True)
-        elif fate == "lost":
-            server.lose_answer("PATCH", part)
+        if fate == "scheduler killed":
+            server.die_at("PATCH", patch_part, after=True)
+        elif fate == "answer lost":
+            server.lose_answer("PATCH", patch_part)
         else:
-            server.refuse("PATCH", part, status=500)
-        scenario.trigger(part)
-        if fate != "killed":
+            server.refuse("PATCH", patch_part, status=500)
+        scenario.trigger(patch_part)
+        if fate != "scheduler killed":
             scenario.end()
             scenario.check()
             assert server.are_over
             return
-        until(lambda: server.is_down, what="the first one dies")
-        is_suspended = part == SUSPENDS
-        until(  # the last change is still in flight when everything else is cut off
-            lambda: ready.namespace.job("lent")["spec"].get("suspend", False) is is_suspended,
+        until(lambda: server.is_down, what="the first scheduler is dead")
+        is_suspended = patch_part == SUSPENDS
+        until(  # the last change is still in flight when all other calls are cut off
+            lambda: two_gpus.namespace.job("lent")["spec"].get("suspend", False) is is_suspended,
             what="its last change was made",
         )
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         scenario.end()
     scenario.check()
 
 
-def test_wait_reason_of_a_paused_job_is_reported_once_despite_write_faults(ready, rights, until):
-    scenario = PausedJob(ready, until)
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+def test_wait_reason_of_a_paused_job_is_reported_once_despite_write_faults(
+    two_gpus, kubeconfig, until
+):
+    scenario = PausedJob(two_gpus, until)
+    with FaultyServer(kubeconfig) as server, Scheduler(server.kubeconfig):
         scenario.begin()
         server.refuse("PATCH", WRITES_REASON, status=500, times=3)
         scenario.create_owner()
-        until(lambda: server.are_over, what="it could not be written three times")
-        why = until(lambda: waiting_reason(ready.namespace), what="it is written and told")
-        assert events(ready.namespace, "Waiting").count(why) == 1
+        until(lambda: server.are_over, what="three writes have failed")
+        reason = until(lambda: waiting_reason(two_gpus.namespace), what="it is reported")
+        assert events(two_gpus.namespace, "Waiting").count(reason) == 1
 
 
-def test_job_suspended_by_its_user_during_its_resume_call_stays_suspended(ready, rights, until):
-    scenario = PausedJob(ready, until)
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
+def test_job_suspended_by_its_user_during_its_resume_call_stays_suspended(
+    two_gpus, kubeconfig, until
+):
+    scenario = PausedJob(two_gpus, until)
+    with FaultyServer(kubeconfig) as server, Scheduler(server.kubeconfig) as scheduler:
         scenario.begin()
-        go_on = server.hold("PATCH", UNSUSPENDS)
+        release_call = server.hold("PATCH", UNSUSPENDS)
         scenario.trigger(UNSUSPENDS)
-        until(lambda: server.are_over, what="it is being let go")
-        name = f"patty/{ready.namespace.name}.lent"
+        until(lambda: server.are_over, what="the resume call is on its way")
+        name = f"patty/{two_gpus.namespace.name}.lent"
         scheduler.call(scheduler.cluster.suspend(name, by="ana"))
-        go_on()
-        ready.namespace.create(job("next", 2, project="patty"))
-        until(lambda: running(ready.namespace, "next"), what="what came later runs")
+        release_call()
+        two_gpus.namespace.create(job("next", 2, project="patty"))
+        until(lambda: running_pods(two_gpus.namespace, "next"), what="the later job runs")
 
-    found = ready.namespace.job("lent")
-    assert found["spec"]["suspend"] is True
-    assert found["metadata"]["annotations"]["runai/suspended-by"] == "ana"
-    assert not ready.namespace.pods("lent")
+    lent_job = two_gpus.namespace.job("lent")
+    assert lent_job["spec"]["suspend"] is True
+    assert lent_job["metadata"]["annotations"]["runai/suspended-by"] == "ana"
+    assert not two_gpus.namespace.pods("lent")
 
 
 def waiting_reason(work: Namespace) -> str:
     """Return the Job's waiting reason, once an Event reports it, too."""
-    why: str = work.job("lent")["metadata"]["annotations"].get("runai/held", "")
-    return why if why in events(work, "Waiting") else ""
+    reason: str = work.job("lent")["metadata"]["annotations"].get("runai/held", "")
+    return reason if reason in events(work, "Waiting") else ""

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, sentence
+from clusters.kubernetes.gpu_sharing import events, wait_message
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.kubernetes
 TRACKING = "batch.kubernetes.io/job-tracking"
 
 
-def plain(name: str, priority: int = 50):
+def two_pod_job(name: str, priority: int = 50):
     """Return a Job of two pods, each a workload of its own: they are evicted, not suspended."""
     made = job(name, workers=2, project="patty", annotations={"runai/priority": str(priority)})
     del made["spec"]["podFailurePolicy"], made["spec"]["podReplacementPolicy"]
     return made
 
 
-def running(namespace, of: str = "") -> list[str]:
+def running_pods(namespace, of: str = "") -> list[str]:
     return [
         str(p["metadata"]["name"])
         for p in namespace.pods(of)
@@ -33,7 +33,7 @@ def running(namespace, of: str = "") -> list[str]:
     ]
 
 
-def budget(lab, eventually, of: str, min_available: int) -> str:
+def create_disruption_budget(lab, eventually, of: str, min_available: int) -> str:
     """Create a PodDisruptionBudget for so many of a Job's pods; return its path."""
     path = f"/apis/policy/v1/namespaces/{lab.namespace.name}/poddisruptionbudgets"
     chosen = {"matchLabels": {"batch.kubernetes.io/job-name": of}}
@@ -48,7 +48,7 @@ def budget(lab, eventually, of: str, min_available: int) -> str:
     return f"{path}/{of}"
 
 
-def are_tracked(namespace, of: str) -> bool:
+def job_will_count_pods(namespace, of: str) -> bool:
     """Return True if the Job controller has still to count each of its pods."""
     metadata = [p["metadata"] for p in namespace.pods(of)]
     return all(TRACKING in m.get("finalizers", ()) for m in metadata) and not any(
@@ -57,65 +57,68 @@ def are_tracked(namespace, of: str) -> bool:
 
 
 def test_scheduler_evicts_a_second_job_if_a_disruption_budget_protects_the_first(
-    lab, rights, eventually
+    lab, kubeconfig, eventually
 ):
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=2)
     lab.project("patty")
     work = lab.namespace
-    work.create(plain("kept", priority=25))  # it would be the first victim
-    work.create(plain("other"))
+    work.create(two_pod_job("protected", priority=25))  # it would be the first victim
+    work.create(two_pod_job("other"))
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         eventually(
-            lambda: len(running(work, "kept")) == len(running(work, "other")) == 2, what="both run"
+            lambda: len(running_pods(work, "protected")) == len(running_pods(work, "other")) == 2,
+            what="both run",
         )
-        before = running(work, "kept")
-        budget(lab, eventually, "kept", min_available=2)
+        before = running_pods(work, "protected")
+        create_disruption_budget(lab, eventually, "protected", min_available=2)
         work.create(pod("owner", 2, project="bob"))
         eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
-        protection_events = eventually(lambda: events(work, "Kept"), what="who was spared is told")
-        eventually(lambda: are_tracked(work, "kept"), what="it is counted as before")
-        assert running(work, "kept") == before
+        protection_events = eventually(
+            lambda: events(work, "Kept"), what="an Event names the spared pod"
+        )
+        eventually(lambda: job_will_count_pods(work, "protected"), what="its pods will be counted")
+        assert running_pods(work, "protected") == before
         for name in before:
             work.finish(name)
         status = eventually(
-            lambda: s if (s := work.job("kept")["status"]).get("succeeded") == 2 else None,
-            what="it is complete",
+            lambda: s if (s := work.job("protected")["status"]).get("succeeded") == 2 else None,
+            what="the job is complete",
         )
 
     assert protection_events[0].startswith(
         f"was to be stopped for bob/{work.name}.owner, but stays: "
     )
     assert (
-        "The disruption budget kept needs 2 healthy pods and has 2 currently"
+        "The disruption budget protected needs 2 healthy pods and has 2 currently"
         in protection_events[0]
     )
     assert status.get("failed", 0) == 0
 
 
 def test_claimant_names_the_blocking_disruption_budget_and_starts_after_its_deletion(
-    lab, rights, eventually
+    lab, kubeconfig, eventually
 ):
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=2)
     lab.project("patty")
     work = lab.namespace
-    work.create(plain("kept"))
-    ahead = 0.0
+    work.create(two_pod_job("protected"))
+    ahead_s = 0.0
     started = time.time()
 
-    with Scheduler(rights, clock=lambda: started + ahead):
-        eventually(lambda: len(running(work, "kept")) == 2, what="it runs")
-        path = budget(lab, eventually, "kept", min_available=2)
+    with Scheduler(kubeconfig, clock=lambda: started + ahead_s):
+        eventually(lambda: len(running_pods(work, "protected")) == 2, what="the job runs")
+        path = create_disruption_budget(lab, eventually, "protected", min_available=2)
         work.create(pod("owner", 2, project="bob"))
         eventually(
-            lambda: "stays: The disruption budget kept" in sentence(work.pod("owner")),
-            what="bob is told who stays",
+            lambda: "stays: The disruption budget protected" in wait_message(work.pod("owner")),
+            what="bob's pod names the budget",
         )
-        assert len(running(work, "kept")) == 2
+        assert len(running_pods(work, "protected")) == 2
         lab.plane.request("DELETE", path)
-        ahead = 3600.0
+        ahead_s = 3600.0  # seconds: longer than any back-off
         eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
 
-    assert work.job("kept")["status"].get("failed", 0) == 0
+    assert work.job("protected")["status"].get("failed", 0) == 0

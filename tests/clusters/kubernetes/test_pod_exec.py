@@ -23,53 +23,53 @@ def status(**details) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "ended"),
+    ("reply", "end"),
     [
-        pytest.param({"status": "Success"}, ProgramEnd(0), id="well"),
+        pytest.param({"status": "Success"}, ProgramEnd(0), id="success"),
         pytest.param(
             status(details={"causes": [{"reason": "ExitCode", "message": "3"}]}),
             ProgramEnd(3),
-            id="with an exit code",
+            id="exit code",
         ),
-        pytest.param(status(), ProgramEnd(127, "it said so"), id="it never began"),
+        pytest.param(status(), ProgramEnd(127, "it said so"), id="no exit code"),
         pytest.param(
             status(details={"causes": [{"reason": "ExitCode", "message": "?"}]}),
             ProgramEnd(127, "it said so"),
-            id="nobody knows how",
+            id="unreadable exit code",
         ),
     ],
 )
-def test_pod_exec_reply_is_parsed_to_the_exit_code_or_the_fault(reply, ended):
-    assert _ended(reply) == ended
+def test_pod_exec_reply_is_parsed_to_the_exit_code_or_the_fault(reply, end):
+    assert _ended(reply) == end
 
 
 @pytest.mark.parametrize(
     ("names", "annotated", "chosen"),
     [
-        pytest.param(["main"], "", "main", id="the only one"),
-        pytest.param(["sidecar", "notebook"], "", "notebook", id="the notebook"),
-        pytest.param(["a", "b"], "b", "b", id="the one that the pod names"),
-        pytest.param(["a", "b"], "c", "a", id="not one that it has not"),
+        pytest.param(["main"], "", "main", id="single container"),
+        pytest.param(["sidecar", "notebook"], "", "notebook", id="notebook container"),
+        pytest.param(["a", "b"], "b", "b", id="container in the annotation"),
+        pytest.param(["a", "b"], "c", "a", id="unknown container in the annotation"),
     ],
 )
 def test_exec_uses_the_default_container_or_the_notebook(names, annotated, chosen):
     notes = {"kubectl.kubernetes.io/default-container": annotated} if annotated else {}
-    found = {
+    manifest = {
         "metadata": {"annotations": notes},
         "spec": {"containers": [{"name": name} for name in names]},
     }
 
-    assert _container(found) == chosen
+    assert _container(manifest) == chosen
 
 
-async def refused(programs: PodExec, workload: str, command: list[str]) -> RunaiError:
-    with pytest.raises(RunaiError) as wrong:
+async def refusal(programs: PodExec, workload: str, command: list[str]) -> RunaiError:
+    with pytest.raises(RunaiError) as raised:
         await programs.execute(workload, 0, command, b"")
-    return wrong.value
+    return raised.value
 
 
 @pytest.fixture
-def running(lab, eventually):
+def start_notebook(lab, eventually):
     """Return a function that starts a scheduler and runs a pod, without a simulated program."""
 
     def begin(scheduler: Scheduler) -> str:
@@ -84,7 +84,7 @@ def running(lab, eventually):
                 (workload, "running")
             ]
 
-        eventually(up, what="it runs")
+        eventually(up, what="the pod runs")
         return workload
 
     return begin
@@ -95,62 +95,62 @@ def programs_of(scheduler: Scheduler) -> PodExec:
 
 
 async def no_environment(cluster: KubernetesCluster, workload: str, worker: int) -> Conflict:
-    with pytest.raises(Conflict) as wrong:
+    with pytest.raises(Conflict) as raised:
         await cluster.environment(workload, worker)
-    return wrong.value
+    return raised.value
 
 
 @pytest.mark.kubernetes
 def test_shell_environment_request_for_a_pod_is_refused_with_a_kubectl_exec_hint(
-    running, rights, lab
+    start_notebook, kubeconfig, lab
 ):
-    with Scheduler(rights) as scheduler:
-        workload = running(scheduler)
+    with Scheduler(kubeconfig) as scheduler:
+        workload = start_notebook(scheduler)
 
-        wrong = scheduler.call(no_environment(scheduler.cluster, workload, 0))
-        none = scheduler.call(no_environment(scheduler.cluster, workload, 1))
+        error = scheduler.call(no_environment(scheduler.cluster, workload, 0))
+        other_error = scheduler.call(no_environment(scheduler.cluster, workload, 1))
 
     pod_arguments = f"--namespace {lab.namespace.name} notebook"
-    assert (wrong.code, none.code) == ("is_a_pod", "is_a_pod")
-    assert wrong.hint == f"For a terminal there: kubectl exec -it {pod_arguments} -- PROGRAM"
-    assert "kubectl" not in none.hint
+    assert (error.code, other_error.code) == ("is_a_pod", "is_a_pod")
+    assert error.hint == f"For a terminal there: kubectl exec -it {pod_arguments} -- PROGRAM"
+    assert "kubectl" not in other_error.hint
 
 
 @pytest.mark.kubernetes
-def test_pod_exec_without_rights_names_the_chart_setting(running, rights):
-    with Scheduler(rights) as scheduler:
-        workload = running(scheduler)
+def test_pod_exec_without_rights_names_the_chart_setting(start_notebook, kubeconfig):
+    with Scheduler(kubeconfig) as scheduler:
+        workload = start_notebook(scheduler)
 
-        wrong = scheduler.call(refused(programs_of(scheduler), workload, ["true"]))
+        error = scheduler.call(refusal(programs_of(scheduler), workload, ["true"]))
 
-    assert isinstance(wrong, Conflict)
-    assert wrong.code == "exec_not_allowed"
-    assert "jobs.exec" in wrong.hint
+    assert isinstance(error, Conflict)
+    assert error.code == "exec_not_allowed"
+    assert "jobs.exec" in error.hint
 
 
 @pytest.mark.kubernetes
-def test_pod_exec_on_an_unreachable_node_is_unavailable_with_a_message(running, plane):
+def test_pod_exec_on_an_unreachable_node_is_unavailable_with_a_message(start_notebook, plane):
     with Scheduler(plane.kubeconfig) as scheduler:  # an account with all rights
-        workload = running(scheduler)
+        workload = start_notebook(scheduler)
 
-        wrong = scheduler.call(refused(programs_of(scheduler), workload, ["true"]))
-        too_long = scheduler.call(refused(programs_of(scheduler), workload, ["x" * 40_000]))
+        error = scheduler.call(refusal(programs_of(scheduler), workload, ["true"]))
+        too_long = scheduler.call(refusal(programs_of(scheduler), workload, ["x" * 40_000]))
 
-    assert isinstance(wrong, Unavailable)
-    assert wrong.message.startswith(f"The node of {workload} runs no program for us now: ")
+    assert isinstance(error, Unavailable)
+    assert error.message.startswith(f"The node of {workload} runs no program for us now: ")
     assert too_long.code == "too_large"
 
 
 @pytest.mark.kubernetes
-def test_pod_exec_is_refused_in_a_recreated_pod_of_the_same_name(running, rights):
-    with Scheduler(rights) as scheduler:
-        workload = running(scheduler)
+def test_pod_exec_is_refused_in_a_recreated_pod_of_the_same_name(start_notebook, kubeconfig):
+    with Scheduler(kubeconfig) as scheduler:
+        workload = start_notebook(scheduler)
 
         async def earlier(workload: str, uid: str) -> list[Pod]:
             pods = await scheduler.cluster.lookup.pods_of(workload, uid)
             return [replace(pod, uid="of an earlier pod") for pod in pods]
 
         programs = PodExec(scheduler.cluster._api, earlier)
-        wrong = scheduler.call(refused(programs, workload, ["true"]))
+        error = scheduler.call(refusal(programs, workload, ["true"]))
 
-    assert isinstance(wrong, NotFound)
+    assert isinstance(error, NotFound)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import sentence
+from clusters.kubernetes.gpu_sharing import wait_message
 from control_plane.objects import job, pod
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kubernetes
 MERGE = "application/merge-patch+json"
 
 
-def of_class(name: str, made: dict[str, Any]) -> dict[str, Any]:
+def with_priority_class(name: str, made: dict[str, Any]) -> dict[str, Any]:
     """Set a PriorityClass of the chart in a Job's pod template; no label gives its kind."""
     made["spec"]["template"]["spec"]["priorityClassName"] = name
     return made
@@ -28,13 +28,13 @@ def set_quota(plane: ControlPlane, project: str, quota: int) -> None:
 
 
 def test_chart_installs_a_non_preempting_class_of_each_kind(lab):
-    made = [
+    specs = [
         lab.namespace.create(pod(name, priorityClassName=name))["spec"]
         for name in ("train", "build", "inference")
     ]
 
     # Set by the API server's admission; with "Never", kube-scheduler evicts no pod for it.
-    assert [(spec["priority"], spec["preemptionPolicy"]) for spec in made] == [
+    assert [(spec["priority"], spec["preemptionPolicy"]) for spec in specs] == [
         (50, "Never"),
         (100, "Never"),
         (125, "Never"),
@@ -42,7 +42,7 @@ def test_chart_installs_a_non_preempting_class_of_each_kind(lab):
 
 
 def test_project_owner_reclaims_the_gpu_of_the_training_priority_class_only(
-    lab, rights, eventually
+    lab, kubeconfig, eventually
 ):
     protected_class = "inference"
     lab.node("gpu-0", gpus=2)
@@ -50,22 +50,24 @@ def test_project_owner_reclaims_the_gpu_of_the_training_priority_class_only(
     lab.project("patty", quota=2)
     work = lab.namespace
     for name in (protected_class, "train"):
-        work.create(of_class(name, job(name, project="patty")))
+        work.create(with_priority_class(name, job(name, project="patty")))
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         eventually(lambda: len(_bound(work)) == 2, what="both run")
-        (before,) = _bound(work, protected_class)
+        (protected_pod,) = _bound(work, protected_class)
         # Now both exceed patty's quota of 0, and bob is entitled to both GPUs.
         set_quota(lab.plane, "patty", 0)
         set_quota(lab.plane, "bob", 2)
         for name in ("bob-0", "bob-1"):
             work.create(pod(name, project="bob"))
-        eventually(lambda: work.job("train")["spec"].get("suspend"), what="the training is held")
-        one = eventually(lambda: _bound(work) & {"bob-0", "bob-1"}, what="bob has its GPU")
-        (other,) = {"bob-0", "bob-1"} - one
-        eventually(lambda: sentence(work.pod(other)), what="bob's other one says why it waits")
+        eventually(lambda: work.job("train")["spec"].get("suspend"), what="the training is paused")
+        running = eventually(lambda: _bound(work) & {"bob-0", "bob-1"}, what="bob has a GPU")
+        (waiting_pod,) = {"bob-0", "bob-1"} - running
+        eventually(
+            lambda: wait_message(work.pod(waiting_pod)), what="the other pod says why it waits"
+        )
 
-    assert _bound(work) == {before} | one
+    assert _bound(work) == {protected_pod} | running
     assert not work.job(protected_class)["spec"].get("suspend")
 
 

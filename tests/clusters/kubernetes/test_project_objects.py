@@ -39,16 +39,16 @@ def record(name: str, parent: str | None = None, created: float = 1.0) -> Projec
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(FULL, id="everything"),
-        pytest.param(ProjectSpec("vision"), id="nothing"),
-        pytest.param(ProjectSpec("vision", quota=None), id="unlimited"),
+        pytest.param(FULL, id="all fields"),
+        pytest.param(ProjectSpec("vision"), id="defaults"),
+        pytest.param(ProjectSpec("vision", quota=None), id="unlimited quota"),
         pytest.param(
             ProjectSpec(
                 "vision",
                 quota=None,
                 quota_by_type={"h100": MilliGpu(2000), "l4": None, "*": MilliGpu(500)},
             ),
-            id="a table by GPU type",
+            id="quota by GPU type",
         ),
     ],
 )
@@ -81,8 +81,8 @@ def test_project_more_than_twenty_levels_deep_is_misplaced():
 def test_misplaced_project_is_a_root_without_quota():
     records = [record("vision", "lab"), record("below", "vision", created=2.0)]
 
-    found = {p.name: p for p in for_core(records, misplaced(records))}
+    projects = {p.name: p for p in for_core(records, misplaced(records))}
 
-    assert (found["vision"].parent, found["below"].parent) == (None, "vision")
-    assert found["below"].quota == MilliGpu(1000)
-    assert found["vision"].quota != MilliGpu(1000)
+    assert (projects["vision"].parent, projects["below"].parent) == (None, "vision")
+    assert projects["below"].quota == MilliGpu(1000)
+    assert projects["vision"].quota != MilliGpu(1000)

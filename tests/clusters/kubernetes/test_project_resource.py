@@ -16,13 +16,15 @@ pytestmark = pytest.mark.kubernetes
     [
         pytest.param({"quota": -1}, "must be a number of GPUs", id="negative quota"),
         pytest.param({"quota": "0.1234"}, "three decimals", id="too fine a quota"),
-        pytest.param({"quota": "many"}, "must be a number of GPUs", id="no number"),
+        pytest.param({"quota": "many"}, "must be a number of GPUs", id="quota as a word"),
         pytest.param({"buildQuota": "unlimited"}, "three decimals", id="unlimited build quota"),
-        pytest.param({"quotaByType": {"h100": "many"}}, "must be a number of GPUs", id="no table"),
+        pytest.param(
+            {"quotaByType": {"h100": "many"}}, "must be a number of GPUs", id="quota table"
+        ),
         pytest.param({"weight": -1}, "greater than or equal to 0", id="negative weight"),
         pytest.param({"parent": "wrong"}, "its own parent", id="its own parent"),
         pytest.param({"members": ["ana", "ana"]}, "Duplicate value", id="a member twice"),
-        pytest.param({"name": "longer-than-24-characters"}, "at most 24", id="too long for a page"),
+        pytest.param({"name": "longer-than-24-characters"}, "at most 24", id="name too long"),
     ],
 )
 def test_api_server_refuses_invalid_project_specs(plane, spec, message):
@@ -38,40 +40,40 @@ def test_api_server_accepts_whole_fractional_and_unlimited_quotas(lab):
         lab.project(f"typed-{number}", quotaByType={"h100": quota, "*": 1})
 
 
-def test_kubectl_lists_quota_fair_share_allocation_and_pending_work(lab, rights, eventually):
+def test_kubectl_lists_quota_fair_share_allocation_and_pending_work(lab, kubeconfig, eventually):
     lab.node("gpu-0", gpus=2)
     lab.project("vision", quota="1.5")
     lab.project("nlp", quotaByType={"h100": 2, "*": "0.5"})
     for name in ("one", "two", "three"):
         lab.namespace.create(job(name, project="vision"))
 
-    with Scheduler(rights):
-        table = eventually(
+    with Scheduler(kubeconfig):
+        vision_row = eventually(
             lambda: _row(lab, "vision") if _row(lab, "vision")[1:5] == EXPECTED_COLUMNS else None,
-            what="the table is right",
+            what="the columns are filled",
         )
 
-        quotas = eventually(
-            lambda: row[1] if len(row := _row(lab, "nlp")) > 4 else None, what="that of a table"
+        nlp_quota = eventually(
+            lambda: row[1] if len(row := _row(lab, "nlp")) > 4 else None, what="nlp is listed"
         )
 
-    assert table[0] == "vision"
-    assert set(quotas.split(",")) == {"h100=2", "*=0.5"}
+    assert vision_row[0] == "vision"
+    assert set(nlp_quota.split(",")) == {"h100=2", "*=0.5"}
 
 
 EXPECTED_COLUMNS = ["1.5", "2", "2", "1"]
 """Quota, fair share, allocated, pending."""
 
 
-def test_project_status_is_invalid_until_its_parent_exists(lab, rights, eventually):
+def test_project_status_is_invalid_until_its_parent_exists(lab, kubeconfig, eventually):
     lab.project("vision", parent="nobody", quota=1)
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         condition = eventually(lambda: _valid(lab, "vision"), what="the status is written")
         assert condition["status"] == "False"
         assert condition["message"] == "there is no project nobody, its parent"
         lab.project("nobody")
-        eventually(lambda: _valid(lab, "vision")["status"] == "True", what="it is in its place")
+        eventually(lambda: _valid(lab, "vision")["status"] == "True", what="the project is valid")
 
 
 def _row(lab, name: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.sharing_world import half, sentence, visible
+from clusters.kubernetes.gpu_sharing import devices_of, fraction_pod, wait_message
 from control_plane.calls import ApiRefused
 from control_plane.chart import install
 from control_plane.plane import ControlPlane
@@ -26,9 +26,9 @@ def namespace_exists(plane: ControlPlane) -> bool:
 
 
 @pytest.fixture
-def without_namespace(ready, eventually):
+def without_namespace(two_gpus, eventually):
     """Return a control plane without the namespace; it is restored afterwards, for other tests."""
-    plane = ready.plane
+    plane = two_gpus.plane
     plane.request("DELETE", NAMESPACE)
     eventually(lambda: not namespace_exists(plane), what="the namespace is gone")
     yield plane
@@ -36,16 +36,16 @@ def without_namespace(ready, eventually):
 
 
 def test_gpu_fraction_pod_names_missing_reservations_namespace_until_helm_upgrade(
-    ready, without_namespace, rights, plugin, until
+    two_gpus, without_namespace, kubeconfig, plugin, until
 ):
-    work = ready.namespace
-    work.create(half("one"))
+    work = two_gpus.namespace
+    work.create(fraction_pod("one", "0.5"))
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         until(
-            lambda: "namespace runai-reservation is not there" in sentence(work.pod("one")),
-            what="it is told what is missing",
+            lambda: "namespace runai-reservation is not there" in wait_message(work.pod("one")),
+            what="the pod names what is missing",
         )
-        assert "helm upgrade" in sentence(work.pod("one"))
+        assert "helm upgrade" in wait_message(work.pod("one"))
         install(without_namespace)
-        until(lambda: visible(work), what="it has its half")
+        until(lambda: devices_of(work), what="the pod has its half")

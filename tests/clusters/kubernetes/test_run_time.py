@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_pod
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Owner, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran, ran_noted, ran_text
@@ -16,7 +16,7 @@ from runai.hub_service.clusters.kubernetes.workloads.array_records import ArrayR
 from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
 from runai.hub_service.model.records import WorkloadSpec, WorkloadState
 
-LIMIT = 1000
+LIMIT_S = 1000
 GANG = a_job("gang", 2)
 
 
@@ -29,13 +29,13 @@ def ended(index: int, bound: float, at: float, **fields: Any) -> Pod:
     return worker(index, bound=bound, ended=at, is_finished=True, exit_code=1, **fields)
 
 
-def limits(pods: list[Pod], job: Job = GANG) -> Any:
-    return timed(pods, {job.uid: job}, lambda _: LIMIT).get(job.uid)
+def run_time_of(pods: list[Pod], job: Job = GANG) -> Any:
+    return timed(pods, {job.uid: job}, lambda _: LIMIT_S).get(job.uid)
 
 
 @pytest.mark.parametrize(
-    ("noted", "pods", "ran", "since"),
-    [
+    ("stop_note", "pods", "ran_s", "since"),
+    [  # Ran(seconds, time of the stop), ended(index, time bound, time ended)
         (Ran(), [], 0, None),
         (Ran(), [worker(0), worker(1, bound=103.0)], 0, 100),
         (Ran(), [worker(0, node="", bound=None)], 0, None),
@@ -50,41 +50,41 @@ def limits(pods: list[Pod], job: Job = GANG) -> Any:
         (Ran(30, 150), [ended(0, 200, 204, deleted=210.0)], 34, None),
     ],
     ids=[
-        "nothing ran",
-        "a gang runs from its first worker on",
-        "a waiting pod does not run",
-        "a failed attempt counts",
-        "workers side by side count once",
-        "a failed worker of a gang that goes on counts once",
-        "what ended before a stop is in its note",
-        "what runs on after a note counts from there",
-        "a pod that is told to stop counts no more",
-        "the grace of a stop does not count",
-        "a pod that outlives a stop and ends by itself counts",
-        "a pod of a later run that is deleted counts until its end",
+        "no pod",
+        "gang bound one by one",
+        "waiting pod",
+        "failed attempt",
+        "failed workers side by side",
+        "failed worker of a running gang",
+        "attempt that ended before a noted stop",
+        "pod that runs on after a noted stop",
+        "terminating pod",
+        "grace of a stop",
+        "pod that outlives a stop",
+        "deleted pod of a later run",
     ],
 )
 def test_workload_running_time_is_summed_from_its_pods_and_stop_annotations(
-    noted, pods, ran, since
+    stop_note, pods, ran_s, since
 ) -> None:
-    found = limits(pods, replace(GANG, ran={0: noted}))
+    run_time = run_time_of(pods, replace(GANG, ran={0: stop_note}))
 
-    assert (found.ran, found.since) == (ran, since)
+    assert (run_time.ran, run_time.since) == (ran_s, since)
 
 
 def test_workload_times_out_when_the_rest_of_its_time_limit_has_run() -> None:
-    found = limits([worker(0)], replace(GANG, ran={0: Ran(300, 50)}))
+    run_time = run_time_of([worker(0)], replace(GANG, ran={0: Ran(300, 50)}))
 
-    assert found.ends_at == 800
-    assert found.seconds_at(150) == 350
-    assert bound_of(found.numbers, [worker(0)]) == 700
+    assert run_time.ends_at == 100 + LIMIT_S - 300  # bound at 100, 300 s before
+    assert run_time.seconds_at(150) == 350
+    assert bound_of(run_time.numbers, [worker(0)]) == 700
 
 
 def test_pod_of_a_foreign_controller_has_no_time_limit() -> None:
     lone, owned = a_pod("lab", node="n", bound=1.0), a_pod("web", node="n", bound=1.0)
     owned = replace(owned, owner=Owner("ReplicaSet", "web", "web"))
 
-    assert set(timed([lone, owned], {}, lambda _: LIMIT)) == {lone.uid}
+    assert set(timed([lone, owned], {}, lambda _: LIMIT_S)) == {lone.uid}
 
 
 def test_workloads_without_a_time_limit_are_omitted_from_time_limit_checks() -> None:
@@ -104,14 +104,14 @@ def test_running_time_annotation_round_trips() -> None:
 
 
 def test_job_with_pods_as_separate_workloads_has_no_time_limit() -> None:
-    crowd = a_job("crowd", 3, is_indexed=False)
-    pods = [a_pod("crowd-0", of=crowd, node="n", bound=1.0)]
+    job = a_job("crowd", 3, is_indexed=False)
+    pods = [a_pod("crowd-0", of=job, node="n", bound=1.0)]
 
-    assert timed(pods, {crowd.uid: crowd}, lambda _: LIMIT) == {}
+    assert timed(pods, {job.uid: job}, lambda _: LIMIT_S) == {}
 
 
 def test_timed_out_array_element_retains_its_reason_without_its_pod() -> None:
-    spec = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT)
+    spec = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT_S)
     sweep = a_job("sweep", 2, spec=spec, failed_indexes=frozenset({1}), timed_out=frozenset({1}))
     cluster_state = ClusterState([], {sweep.uid: sweep}, {}, "vision")
     builder = ArrayRecords()

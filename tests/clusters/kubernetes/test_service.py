@@ -16,7 +16,7 @@ import pytest
 from clusters.kubernetes.test_leader_election import holder
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
-from restarted_under_load import deletes, running_clients, submits, suspends
+from restarted_under_load import delete_workload, running_clients, submit_workload, suspend_workload
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -30,7 +30,7 @@ PROJECTS = "projects: {vision: {quota: 1, members: [ana]}}"
 PODS = "/api/v1/namespaces/runai/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
-SILENT = """
+SILENT_API_KUBECONFIG = """
 clusters: [{name: silent, cluster: {server: "http://127.0.0.1:%d"}}]
 contexts: [{name: silent, context: {cluster: silent, user: nobody}}]
 current-context: silent
@@ -42,14 +42,14 @@ class Service:
     """One candidate, at a port of its own."""
 
     def __init__(
-        self, place: Path, rights: Path, namespace: str, port: int, **settings: str
+        self, place: Path, kubeconfig: Path, namespace: str, port: int, **settings: str
     ) -> None:
         place.mkdir()
         (place / "projects.yaml").write_text(PROJECTS)
         self.log = place / "log"
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
-            "KUBECONFIG": str(rights),
+            "KUBECONFIG": str(kubeconfig),
             "RUNAI_CLUSTER": "kubernetes",
             "RUNAI_DATA_DIR": str(place / "data"),
             "RUNAI_HUB_TOKEN": TOKEN,
@@ -79,14 +79,15 @@ class Service:
 
 
 @pytest.fixture
-def start_service(lab, rights, free_port, tmp_path):
+def start_service(lab, kubeconfig, free_port, tmp_path):
     allow_jobs(lab.plane, lab.namespace.name)
     lab.node("gpu-0", gpus=1)
     begun: list[Service] = []
 
     def start(*, port: int = 0, **settings: str) -> Service:
         place = tmp_path / str(len(begun))
-        begun.append(Service(place, rights, lab.namespace.name, port or free_port(), **settings))
+        port = port or free_port()
+        begun.append(Service(place, kubeconfig, lab.namespace.name, port, **settings))
         return begun[-1]
 
     yield start
@@ -138,30 +139,34 @@ def test_rolling_scheduler_restart_under_load_loses_and_repeats_no_acknowledged_
 ):
     # A follower listens on no port: both have the port to which requests go.
     port = free_port()
-    leads, waits = start_service(port=port), start_service(port=port)
-    acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN)]
+    leader, follower = start_service(port=port), start_service(port=port)
+    actions = [(submit_workload, TOKEN)] * 2 + [
+        (suspend_workload, TOKEN),
+        (delete_workload, TOKEN),
+    ]
 
-    with running_clients(leads.client.url, acts) as acknowledged:
+    with running_clients(leader.client.url, actions) as acknowledged:
 
         def has_done(times: int) -> bool:
             submitted, suspended, deleted, _ = acknowledged.counts()
             return submitted >= 6 * times and min(suspended, deleted) >= 2 * times
 
         eventually(lambda: has_done(1), within=STARTS_S)
-        leads, waits = sorted(
-            (leads, waits), key=lambda one: "leader; listening" not in one.log.read_text()
+        leader, follower = sorted(
+            (leader, follower), key=lambda found: "leader; listening" not in found.log.read_text()
         )
         for times, stop_signal in enumerate(
             (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2
         ):
-            leads.stop(stop_signal)
-            leads, waits = waits, start_service(port=port)
+            leader.stop(stop_signal)
+            leader, follower = follower, start_service(port=port)
             eventually(partial(has_done, times), within=STARTS_S)
 
     eventually(
-        lambda: {w.id for w in leads.client.workloads()} == acknowledged.remaining, within=60
+        lambda: {w.id for w in leader.client.workloads()} == acknowledged.remaining, within=60
     )
-    assert acknowledged.contradictions({w.id: str(w.state) for w in leads.client.workloads()}) == []
+    states = {w.id: str(w.state) for w in leader.client.workloads()}
+    assert acknowledged.contradictions(states) == []
 
 
 def test_scheduler_service_stopped_before_it_serves_ends_at_once_and_frees_the_lease(
@@ -170,7 +175,7 @@ def test_scheduler_service_stopped_before_it_serves_ends_at_once_and_frees_the_l
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):  # it waits for its port
         first = start_service(port=port)
-        eventually(lambda: holder(lab), within=STARTS_S, what="it leads")
+        eventually(lambda: holder(lab), within=STARTS_S, what="the service leads")
 
         assert first.stop(signal.SIGTERM) == 0
 
@@ -181,9 +186,9 @@ def test_scheduler_service_stopped_while_its_api_server_is_silent_ends_at_once(
     start_service, tmp_path, eventually
 ):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        rights = tmp_path / "silent.yaml"
-        rights.write_text(SILENT % silent.getsockname()[1])
-        service = start_service(KUBECONFIG=str(rights))
+        kubeconfig = tmp_path / "silent.yaml"
+        kubeconfig.write_text(SILENT_API_KUBECONFIG % silent.getsockname()[1])
+        service = start_service(KUBECONFIG=str(kubeconfig))
         eventually(lambda: "waits to become the leader" in service.log.read_text(), within=STARTS_S)
 
         assert service.stop(signal.SIGTERM) == 0
@@ -194,8 +199,8 @@ def test_leader_pod_of_the_scheduler_alone_gets_requests_and_its_successor_resum
 ):
     port = free_port()
     for name in ("service-0", "service-1"):
-        waits = {"name": name, "labels": {"runai/leads": "true"}}
-        body = {"metadata": waits, "spec": pod(name)["spec"] | {"schedulerName": "nobody's"}}
+        metadata = {"name": name, "labels": {"runai/leads": "true"}}
+        body = {"metadata": metadata, "spec": pod(name)["spec"] | {"schedulerName": "nobody's"}}
         lab.plane.request("POST", PODS, body)
 
     def leaders() -> list[str]:

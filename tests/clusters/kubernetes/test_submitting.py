@@ -20,11 +20,11 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture
 async def lab(plane):
-    async with kubernetes_lab(plane) as made:
-        yield made
+    async with kubernetes_lab(plane) as job_pod:
+        yield job_pod
 
 
-async def notebook(lab, *modes: str) -> None:
+async def start_notebook(lab, *modes: str) -> None:
     """Start the notebook of the lab's user, with a home volume of its own."""
     namespace = lab.around.namespace
     namespace.claim("home", *modes)
@@ -48,7 +48,7 @@ def pod_spec_of(lab) -> dict[str, Any]:
 
 
 async def test_job_runs_in_the_requested_image_with_the_notebooks_home(lab):
-    await notebook(lab, "ReadWriteMany")
+    await start_notebook(lab, "ReadWriteMany")
 
     await lab.cluster.submit([replace(lab.job(), image="example/other:2")])
 
@@ -59,13 +59,13 @@ async def test_job_runs_in_the_requested_image_with_the_notebooks_home(lab):
 
 
 async def test_home_volume_of_one_node_confines_the_job_to_that_node(lab):
-    await notebook(lab)
+    await start_notebook(lab)
     lab.around.node("gpu-elsewhere", gpus=8)
 
     await lab.started(lab.job())
 
-    (made,) = lab.around.namespace.pods("vision-exp")
-    assert made["spec"]["nodeName"] == NODE
+    (job_pod,) = lab.around.namespace.pods("vision-exp")
+    assert job_pod["spec"]["nodeName"] == NODE
     (worker,) = [
         w
         for x in (await lab.cluster.observe()).workloads
@@ -76,7 +76,7 @@ async def test_home_volume_of_one_node_confines_the_job_to_that_node(lab):
 
 
 async def test_gpu_request_above_the_home_volumes_node_is_refused_with_the_reason(lab):
-    await notebook(lab)
+    await start_notebook(lab)
 
     with pytest.raises(InvalidRequest) as refused:
         await lab.cluster.submit([replace(lab.job(), gpus=MilliGpu(5000))])
@@ -90,7 +90,7 @@ async def test_gpu_request_above_the_home_volumes_node_is_refused_with_the_reaso
 
 
 async def test_job_beside_a_home_volume_of_one_pod_is_refused(lab):
-    await notebook(lab, "ReadWriteOncePod")
+    await start_notebook(lab, "ReadWriteOncePod")
 
     with pytest.raises(InvalidRequest, match="can be mounted by one pod at a time"):
         await lab.cluster.submit([lab.job()])
@@ -101,9 +101,9 @@ async def test_gang_workers_find_the_first_worker_by_the_charts_service(lab, pla
 
     service = plane.request("GET", f"/api/v1/namespaces/runai/services/{GANG_SERVICE}")["spec"]
     first, second = lab.around.namespace.pods("vision-exp")
-    for made in (first, second):
-        assert service["selector"].items() <= made["metadata"]["labels"].items()
-        (container,) = made["spec"]["containers"]
+    for job_pod in (first, second):
+        assert service["selector"].items() <= job_pod["metadata"]["labels"].items()
+        (container,) = job_pod["spec"]["containers"]
         variables = {each["name"]: each.get("value") for each in container["env"]}
         host = f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
         assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == (host, "29500")

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_node, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_node, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.node_eligibility import Demands, Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGrouping
@@ -55,7 +55,7 @@ workers = st.builds(
     st.integers(0, 1),
     st.sampled_from(["", *NODES]),
 )
-crowds = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
+pod_lists = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
 
 
 def build_input(active_pods: list[Pod], device_ids: DeviceIds, **fields: Any) -> SnapshotInput:
@@ -69,17 +69,19 @@ def build_input(active_pods: list[Pod], device_ids: DeviceIds, **fields: Any) ->
     )
 
 
-@given(st.lists(st.tuples(crowds, names, st.sampled_from([None, 950.0])), min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(pod_lists, names, st.sampled_from([None, 950.0])), min_size=1, max_size=5)
+)
 def test_reused_snapshot_builder_builds_the_same_snapshot_as_a_fresh_builder(
-    course: list[tuple[list[Pod], str, float | None]],
+    steps: list[tuple[list[Pod], str, float | None]],
 ) -> None:
     builder, device_ids = SnapshotBuilder(), DeviceIds()
     previous_snapshot = Snapshot()
-    for now, (active_pods, promised, since) in enumerate(course):
+    for now, (active_pods, nominated, since) in enumerate(steps):
         snapshot_input = build_input(
             active_pods,
             device_ids,
-            nominations={f"uid-{promised}": NominatedPlacement("gpu-0", (0,))},
+            nominations={f"uid-{nominated}": NominatedPlacement("gpu-0", (0,))},
             below_min_since={} if since is None else {"vision/lab.gang": since},
         )
         snapshot = builder.snapshot(now, snapshot_input)
@@ -100,12 +102,12 @@ def test_changed_node_taints_rebuild_unchanged_pods_in_the_snapshot() -> None:
     assert builder.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()
 
 
-@given(st.lists(st.tuples(crowds, names, st.integers(0, GPUS - 1)), max_size=5))
+@given(st.lists(st.tuples(pod_lists, names, st.integers(0, GPUS - 1)), max_size=5))
 def test_device_numbers_of_a_node_are_never_assigned_to_two_pods(
-    course: list[tuple[list[Pod], str, int]],
+    steps: list[tuple[list[Pod], str, int]],
 ) -> None:
     device_ids = DeviceIds()
-    for active_pods, name, device in course:
+    for active_pods, name, device in steps:
         assigned = device_ids.update(active_pods)
         places = [(pod.node, number) for pod in active_pods for number in assigned.get(pod.uid, ())]
 

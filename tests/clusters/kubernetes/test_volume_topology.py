@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import sentence
+from clusters.kubernetes.gpu_sharing import wait_message
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 
@@ -41,13 +41,13 @@ def with_home(name: str) -> dict[str, Any]:
     return pod(name, project="vision", volumes=[HOME])
 
 
-def test_pod_is_bound_to_the_node_with_a_free_disk(two_zones, rights, eventually):
+def test_pod_is_bound_to_the_node_with_a_free_disk(two_zones, kubeconfig, eventually):
     two_zones.volume("disk-1", "gpu-1", of_class="local")
     two_zones.namespace.claim("home", of_class="local")
     two_zones.namespace.create(with_home("notebook"))
 
-    with Scheduler(rights):
-        eventually(lambda: two_zones.namespace.node_of("notebook"), what="it is bound")
+    with Scheduler(kubeconfig):
+        eventually(lambda: two_zones.namespace.node_of("notebook"), what="the pod is bound")
 
     assert two_zones.namespace.node_of("notebook") == "gpu-1"
     assert (claim(two_zones)["status"]["phase"], claim(two_zones)["spec"]["volumeName"]) == (
@@ -56,22 +56,23 @@ def test_pod_is_bound_to_the_node_with_a_free_disk(two_zones, rights, eventually
     )
 
 
-def test_pod_is_bound_after_a_volume_is_provisioned_for_its_node(two_zones, rights, eventually):
+def test_pod_is_bound_after_a_volume_is_provisioned_for_its_node(two_zones, kubeconfig, eventually):
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["zone-of-gpu-1"]}]}]
     two_zones.storage_class("cloud", "example.com/disks", allowedTopologies=topology)
     two_zones.namespace.claim("home", of_class="cloud")
     two_zones.namespace.create(with_home("notebook"))
 
-    with Scheduler(rights):
+    with Scheduler(kubeconfig):
         eventually(lambda: selected(two_zones) == "gpu-1", what="a node is chosen")
         eventually(
-            lambda: "until its volume home" in sentence(two_zones.namespace.pod("notebook")),
-            what="it says so",
+            lambda: "until its volume home" in wait_message(two_zones.namespace.pod("notebook")),
+            what="the pod waits for its volume",
         )
         assert two_zones.namespace.node_of("notebook") == ""
         two_zones.namespace.create(pod("other", project="vision"))
         eventually(
-            lambda: two_zones.namespace.node_of("other") == "gpu-0", what="its place is kept"
+            lambda: two_zones.namespace.node_of("other") == "gpu-0",
+            what="the first pod's place is reserved",
         )
         # The volume that the class's provisioner would create.
         metadata = claim(two_zones)["metadata"]

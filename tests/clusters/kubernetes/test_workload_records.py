@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.kubernetes.worlds import a_job, a_pod
+from clusters.kubernetes.parsed_objects import a_job, a_pod
 from runai.hub_service.clusters.kubernetes.objects.container_starts import obstacle
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -56,7 +56,7 @@ workers = st.builds(
     st.integers(0, 1),
     st.sampled_from(["", "gpu-0"]),
 )
-crowds = st.lists(pods | workers, max_size=5, unique_by=lambda pod: pod.uid)
+pod_lists = st.lists(pods | workers, max_size=5, unique_by=lambda pod: pod.uid)
 workloads = st.sampled_from(["vision/lab.a", "vision/lab.gang"])
 why = st.builds(lambda text: Reason(code="behind", rule="R9", text=text), names)
 waits = st.builds(
@@ -69,7 +69,7 @@ stops = st.builds(
     lambda of, reason: Stop(workload=of, worker=f"{of}-0", reason=reason), workloads, why
 )
 places = st.sampled_from(["uid-a", f"{GANG.uid}/0", f"{GANG.uid}/1"])
-promises = st.dictionaries(
+nominations = st.dictionaries(
     places, st.builds(NominatedPlacement, st.just("gpu-1"), st.sampled_from([(0,), (1,)]))
 )
 
@@ -94,17 +94,17 @@ def cluster_state_of(
 
 
 steps = st.tuples(
-    crowds,
+    pod_lists,
     st.sampled_from([None, *GANGS, *QUEUED_GANGS]),
     st.lists(waits | stops, max_size=2),
-    promises,
+    nominations,
     st.sampled_from([{}, {GANG.uid: ElasticState()}, {GANG.uid: ElasticState(resizes=1)}]),
 )
 
 
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_reused_record_builder_builds_the_same_records_as_a_fresh_builder(
-    course: list[Any],
+    cycles: list[Any],
 ) -> None:
     record_builder, allocation_builder, device_ids = (
         RecordBuilder(),
@@ -113,9 +113,9 @@ def test_reused_record_builder_builds_the_same_records_as_a_fresh_builder(
     )
     before: dict[str, Any] = {}
     cluster_state = cluster_state_of([], None, device_ids, [])
-    for active_pods, job, decisions, promised, elastic in course:
+    for active_pods, job, decisions, nominated, elastic in cycles:
         cluster_state = cluster_state_of(
-            active_pods, job, device_ids, decisions, nominations=promised, elastic=elastic
+            active_pods, job, device_ids, decisions, nominations=nominated, elastic=elastic
         )
         records = record_builder.records(cluster_state)
 
@@ -127,8 +127,8 @@ def test_reused_record_builder_builds_the_same_records_as_a_fresh_builder(
         before = records
     assert record_builder.records(cluster_state) is not before
     assert all(
-        a is b
-        for a, b in zip(
+        record is previous
+        for record, previous in zip(
             record_builder.records(cluster_state).values(), before.values(), strict=True
         )
     )
@@ -137,14 +137,14 @@ def test_reused_record_builder_builds_the_same_records_as_a_fresh_builder(
 @pytest.mark.parametrize(
     ("pod", "is_listed"),
     [
-        pytest.param(a_pod("gang-0", of=GANG), False, id="before-its-job"),
-        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0"), True, id="runs"),
-        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0", deleted=900.0), True, id="stops"),
+        pytest.param(a_pod("gang-0", of=GANG), False, id="waiting"),
+        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0"), True, id="running"),
+        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0", deleted=900.0), True, id="stopping"),
         pytest.param(
             a_pod("gang-0", of=GANG, node="gpu-0", is_finished=True, exit_code=0), False, id="ended"
         ),
         pytest.param(
-            a_pod("kept", node="gpu-0", is_finished=True, exit_code=0), True, id="ended-on-its-own"
+            a_pod("kept", node="gpu-0", is_finished=True, exit_code=0), True, id="ended session"
         ),
     ],
 )
@@ -156,12 +156,12 @@ def test_pod_of_a_deleted_job_is_a_workload_only_while_it_occupies_devices(
 
 
 SINCE = "2026-11-28T14:02:00Z"
-CLOCK = time.strftime("%H:%M", time.localtime(1_795_874_520))
+SINCE_CLOCK = time.strftime("%H:%M", time.localtime(1_795_874_520))
 READY = {"type": "PodReadyToStartContainers", "lastTransitionTime": SINCE}
 
 
 @pytest.mark.parametrize(
-    ("waiting", "ready", "text"),
+    ("waiting", "ready_to_start", "text"),
     [
         pytest.param(
             {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "lab/gone"'},
@@ -178,21 +178,21 @@ READY = {"type": "PodReadyToStartContainers", "lastTransitionTime": SINCE}
         pytest.param(
             {"reason": "ContainerCreating"},
             "True",
-            f"its image lab/large is being pulled since {CLOCK}",
+            f"its image lab/large is being pulled since {SINCE_CLOCK}",
             id="pull in progress",
         ),
         pytest.param(
             {"reason": "ContainerCreating"},
             "False",
-            f"its volumes (data) or its network are not ready since {CLOCK}",
+            f"its volumes (data) or its network are not ready since {SINCE_CLOCK}",
             id="volume that is not mounted",
         ),
     ],
 )
-def test_record_of_a_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
+def test_record_of_a_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready_to_start, text):
     status = {
         "phase": "Pending",
-        "conditions": [{**READY, "status": ready}],
+        "conditions": [{**READY, "status": ready_to_start}],
         "containerStatuses": [{"image": "lab/large", "state": {"waiting": waiting}}],
     }
     obstacles = obstacle(status, ["data"]), obstacle({**status, "phase": "Running"}, ["data"])

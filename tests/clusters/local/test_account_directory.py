@@ -24,6 +24,7 @@ from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from unix_accounts import UIDS, accounts
 
 ANA = UIDS["ana"]
+NEW_UID = 2003
 
 
 class Clock:
@@ -86,19 +87,21 @@ async def test_unknown_user_name_without_a_unix_account_is_refused(
             {"local": False},
             "The account directory does not answer for ana since",
             False,
-            id="of the directory",
+            id="account of the directory",
         ),
         pytest.param(
             True, {"local": None}, "The account directory does not answer", False, id="unreadable"
         ),
-        pytest.param(True, "silence", "The account directory does not answer", False, id="silent"),
+        pytest.param(
+            True, "silence", "The account directory does not answer", False, id="no answer"
+        ),
         pytest.param(True, {"local": False}, "The account ana is gone since", True, id="local"),
     ],
 )
 async def test_known_account_without_a_directory_answer_is_temporarily_unavailable(
     unix, tmp_path, local, answer, sentence, is_removed
 ):
-    # A silent one is never heard, however long we listen.
+    # No timeout is too short for a lookup that never answers.
     directory = unix.directory(tmp_path, **({"within_s": 0.0} if answer == "silence" else {}))
     directory.known_accounts.register(KnownAccount("ana", ANA, ANA, "/home/ana", local=local))
     unix.answer("ana", answer)
@@ -106,7 +109,8 @@ async def test_known_account_without_a_directory_answer_is_temporarily_unavailab
     with pytest.raises(AccountAway, match=sentence) as away:
         await directory.account("ana")
 
-    assert (away.value.missing_since is not None, away.value.code) == (is_removed, "account_away")
+    assert (away.value.missing_since is not None) == is_removed
+    assert away.value.code == "account_away"
     assert directory.known_accounts.get("ana").uid == ANA
 
 
@@ -115,20 +119,20 @@ async def test_account_directory_outage_message_names_the_time_of_its_beginning(
 ):
     await directory.account("ana")
     unix.answer("ana", {"local": None})
-    began, sentences = time.strftime("%H:%M", time.localtime(clock.at)), set()
+    outage_began, sentences = time.strftime("%H:%M", time.localtime(clock.at)), set()
     for _ in range(2):
         with pytest.raises(AccountAway) as away:
             await directory.account("ana")
         sentences.add(away.value.message)
         clock.at += 3600
-    assert sentences == {f"The account directory does not answer for ana since {began}."}
+    assert sentences == {f"The account directory does not answer for ana since {outage_began}."}
 
 
 @pytest.mark.parametrize(
     ("changed", "groups"),
     [
-        pytest.param({"groups": [ANA, 7]}, (ANA, 7), id="another"),
-        pytest.param({"groups": [ANA]}, (ANA,), id="left, and the group answers"),
+        pytest.param({"groups": [ANA, 7]}, (ANA, 7), id="other group"),
+        pytest.param({"groups": [ANA]}, (ANA,), id="left a group that answers"),
         pytest.param({"groups": [ANA], "silent_groups": [8]}, None, id="group does not answer"),
     ],
 )
@@ -147,18 +151,18 @@ async def test_shorter_list_of_account_groups_is_accepted_if_the_missing_group_r
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
+    ("home_line", "reason"),
     [
-        pytest.param({"home_fault": "Stale file handle"}, "Stale file handle", id="fault"),
-        pytest.param({}, "it does not answer", id="no second line"),
+        pytest.param({"home_fault": "Stale file handle"}, "Stale file handle", id="stale"),
+        pytest.param({}, "it does not answer", id="no answer about the home"),
     ],
 )
 async def test_unreachable_home_makes_a_known_account_temporarily_unavailable(
-    directory, unix, second, reason
+    directory, unix, home_line, reason
 ):
     entry = unix.entry("ana")
     del entry["home_fault"]
-    unix.answer("ana", entry | second)
+    unix.answer("ana", entry | home_line)
 
     with pytest.raises(AccountAway, match=f"ana, the home of ana, .*: {reason}") as away:
         await directory.account("ana")
@@ -168,15 +172,15 @@ async def test_unreachable_home_makes_a_known_account_temporarily_unavailable(
 
 
 @pytest.mark.parametrize(
-    ("make", "fault"),
+    ("make_home", "fault"),
     [
-        pytest.param(lambda path: path.mkdir(), "", id="there"),
+        pytest.param(lambda path: path.mkdir(), "", id="folder"),
         pytest.param(lambda _: None, "No such file or directory", id="missing"),
         pytest.param(lambda path: path.symlink_to(path), "Too many levels", id="loop"),
     ],
 )
-def test_account_lookup_program_reports_an_unusable_home(make, fault, tmp_path):
-    make(tmp_path / "ana")
+def test_account_lookup_program_reports_an_unusable_home(make_home, fault, tmp_path):
+    make_home(tmp_path / "ana")
 
     assert home_fault(str(tmp_path / "ana")).startswith(fault)
     assert bool(home_fault(str(tmp_path / "ana"))) == bool(fault)
@@ -188,30 +192,31 @@ class TestChangedUid:
     @pytest.fixture(autouse=True)
     async def changed_uid(self, directory, unix):
         await directory.account("ana")
-        unix.answer("ana", unix.entry("ana", uid=2003, home="/home/new"))
+        unix.answer("ana", unix.entry("ana", uid=NEW_UID, home="/home/new"))
 
     async def test_changed_uid_of_an_account_is_refused_until_an_admin_decides(self, directory):
         with pytest.raises(Forbidden) as refused:
             await directory.account("ana")
 
         assert refused.value.message == (
-            f"ana has uid 2003 now, it was {ANA}: an admin says whether this is the same person."
+            f"ana has uid {NEW_UID} now, it was {ANA}:"
+            " an admin says whether this is the same person."
         )
         assert directory.known_accounts.get("ana").uid == ANA
 
     async def test_changed_uid_confirmed_by_an_admin_is_known_beside_the_former_uid(
         self, directory
     ):
-        directory.known_accounts.take_uid("ana", 2003)
+        directory.known_accounts.take_uid("ana", NEW_UID)
 
-        assert (await directory.account("ana")).uid == 2003
+        assert (await directory.account("ana")).uid == NEW_UID
         known = directory.known_accounts.get("ana")
-        assert [uid for uid in (ANA, 2003, 2004) if known.is_of(uid)] == [ANA, 2003]
+        assert [uid for uid in (ANA, NEW_UID, 2004) if known.is_of(uid)] == [ANA, NEW_UID]
 
     async def test_changed_uid_of_a_forgotten_account_is_a_new_person(self, directory):
         directory.known_accounts.forget("ana")
 
-        assert (await directory.account("ana")).uid == 2003
+        assert (await directory.account("ana")).uid == NEW_UID
         assert not directory.known_accounts.get("ana").is_of(ANA)
 
     async def test_restored_former_uid_of_an_account_is_accepted_without_an_admin(
@@ -222,39 +227,41 @@ class TestChangedUid:
         assert (await directory.account("ana")).uid == ANA
 
 
-NOW, NO_ENTRY = {"uid": 2003}, {"local": False}
+NEW_UID_ENTRY, NO_ENTRY = {"uid": NEW_UID}, {"local": False}
+# The changed entry, the result of a lookup, the admin's command, and the result after it.
 CHANGES = {
-    "removed and made again": (NOW, "other_person", "forget", 2003),
+    "removed and made again": (NEW_UID_ENTRY, "other_person", "forget", NEW_UID),
     "removed and made again with the same uid": ({}, ANA, "nothing", ANA),
-    "uid changed": (NOW, "other_person", "same person", 2003),
+    "uid changed": (NEW_UID_ENTRY, "other_person", "same person", NEW_UID),
     "renamed": (NO_ENTRY, "account_away", "forget", "no_account"),
     "deleted with userdel alone": (NO_ENTRY, "account_away", "nothing", "account_away"),
     "deleted in the hub alone": ({}, ANA, "nothing", ANA),
-    "forgotten, and in use still": ({}, ANA, "ask to forget", "being_forgotten"),
+    "forgotten but still in use": ({}, ANA, "ask to forget", "being_forgotten"),
 }
 
 
-@pytest.mark.parametrize(("change", "before", "command", "after"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("entry", "before", "command", "after"), CHANGES.values(), ids=CHANGES)
 async def test_account_lookup_result_follows_the_admins_command_for_a_changed_account(
-    directory, unix, change, before, command, after
+    directory, unix, entry, before, command, after
 ):
-    async def found():
+    async def lookup_result():
         try:
             return (await directory.account("ana")).uid
         except (Forbidden, NotFound, Unavailable) as refused:
             return refused.code
 
     await directory.account("ana")
-    unix.answer("ana", change if change is NO_ENTRY else unix.entry("ana", **change))
-    first = await found()
+    unix.answer("ana", entry if entry is NO_ENTRY else unix.entry("ana", **entry))
+    first = await lookup_result()
     if command == "same person":
-        directory.known_accounts.take_uid("ana", 2003)
+        directory.known_accounts.take_uid("ana", NEW_UID)
     elif command != "nothing":
         directory.known_accounts.request_forget("ana")
     if command == "forget":  # as the hub does when all has ended
         directory.known_accounts.forget("ana")
 
-    assert (first, await found()) == (before, after)
+    assert first == before
+    assert await lookup_result() == after
 
 
 async def test_renamed_account_is_a_new_name_beside_the_former_one(directory, unix):
@@ -275,13 +282,13 @@ class TestComparison:
     ):
         await directory.account("ana")
         await directory.compare("ana")
-        unix.answer("ana", unix.entry("ana", uid=2003))
+        unix.answer("ana", unix.entry("ana", uid=NEW_UID))
         clock.at += 59
         await directory.compare("ana")
 
         clock.at += 1
         for _ in range(2):
-            with pytest.raises(Forbidden, match="uid 2003 now"):
+            with pytest.raises(Forbidden, match=f"uid {NEW_UID} now"):
                 await directory.compare("ana")
 
     @pytest.mark.parametrize("known", [True, False])
@@ -296,11 +303,11 @@ class TestComparison:
 
 
 async def test_concurrent_account_lookups_share_one_process_despite_a_cancellation(unix, tmp_path):
-    lookup_log = tmp_path / "asked"
+    lookup_log = tmp_path / "lookups"
     count = f"import sys, os; open({str(lookup_log)!r}, 'a').write('x')\n"
     directory = unix.directory(tmp_path)
-    *start, program, answers = directory._command
-    directory._command = (*start, count + program, answers)
+    *python, program, answers = directory._command
+    directory._command = (*python, count + program, answers)
 
     first, *waiting_lookups = [asyncio.create_task(directory.account("ana")) for _ in range(5)]
     await asyncio.sleep(0)
@@ -341,8 +348,9 @@ def test_real_account_is_found_with_its_groups(tmp_path):
     finally:
         subprocess.run(["userdel", name], check=True)
 
-    assert (found.shell, found.home, found.gid in found.groups) == ("/bin/dash", tmp_path, True)
-    assert len(found.groups) == 2
+    assert (found.shell, found.home) == ("/bin/dash", tmp_path)
+    assert found.gid in found.groups
+    assert len(found.groups) == 2  # its own and `users`
     assert known is not None
     assert (known.local, known.directory_groups) == (True, ())
 
@@ -355,10 +363,8 @@ async def test_account_lookup_program_gets_only_the_environment_its_python_needs
     environment = await query((sys.executable, "-I", "-S", "-c", script), within_s=60)
 
     assert environment is not None
-    assert (environment["LD_LIBRARY_PATH"], "RUNAI_HUB_TOKEN" in environment) == (
-        "/opt/python/lib",
-        False,
-    )
+    assert environment["LD_LIBRARY_PATH"] == "/opt/python/lib"
+    assert "RUNAI_HUB_TOKEN" not in environment
 
 
 def test_account_lookup_program_runs_without_site_packages():

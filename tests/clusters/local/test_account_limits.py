@@ -26,22 +26,23 @@ from runai.spawner.local import RunaiLocalSpawner
 from starts import Start, one_start
 from unix_accounts import accounts, new_account, pam_service
 
-MODULES = [*Path("/").glob("usr/lib*/security"), *Path("/").glob("usr/lib/*/security")]
+PAM_FOLDERS = [*Path("/").glob("usr/lib*/security"), *Path("/").glob("usr/lib/*/security")]
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0
     or not shutil.which("useradd")
-    or not any((folder / "pam_limits.so").exists() for folder in MODULES),
+    or not any((folder / "pam_limits.so").exists() for folder in PAM_FOLDERS),
     reason="needs root, to make an account, and PAM's module for limits",
 )
 
-LINES = ["hard nofile 3000", "hard nproc 150", "- as 4000000", "- core 7", "- priority 10"]
-LIMITED = {
+PLATFORM_OPEN_FILES = 1024
+LIMITS_CONF = ["hard nofile 3000", "hard nproc 150", "- as 4000000", "- core 7", "- priority 10"]
+EXPECTED_LIMITS = {
     "open files": 3000,
     "processes": 150,
-    "address space": 4_096_000_000,
-    "core file size": 7168,
+    "address space": 4_000_000 * 1024,  # limits.conf counts in KiB
+    "core file size": 7 * 1024,
     "priority": 10,
-    "umask": 22,
+    "umask": 22,  # not 077: the platform uses the limits of PAM alone
 }
 PRINT = """
 echo priority $(nice)
@@ -56,7 +57,7 @@ def hard_limits(output: str) -> dict[str, int]:
     limits |= dict(
         re.findall(r"^Max (.+?) +\w+ +(\w+) +(?:files|processes|bytes)", output, re.MULTILINE)
     )
-    return {name: int(limits[name]) for name in LIMITED}
+    return {name: int(limits[name]) for name in EXPECTED_LIMITS}
 
 
 def soft_limit(output: str) -> int:
@@ -72,17 +73,17 @@ def account() -> Iterator[pwd.struct_passwd]:
 
 
 @pytest.fixture
-def limited(account, tmp_path) -> Iterator[str]:
-    """Return a service of PAM that sets the limits and an umask, and notes its calls."""
-    conf, noted = tmp_path / "limits.conf", tmp_path / "noted"
-    conf.write_text("".join(f"{account.pw_name} {line}\n" for line in LINES))
-    note = tmp_path / "note"
-    note.write_text(f'#!/bin/sh\necho "$PAM_TYPE of $PAM_USER" >>{noted}\n')
-    note.chmod(0o755)
+def pam_limits(account, tmp_path) -> Iterator[str]:
+    """Return a service of PAM that sets the limits and an umask, and records its calls."""
+    conf, calls = tmp_path / "limits.conf", tmp_path / "calls"
+    conf.write_text("".join(f"{account.pw_name} {line}\n" for line in LIMITS_CONF))
+    recorder = tmp_path / "recorder"
+    recorder.write_text(f'#!/bin/sh\necho "$PAM_TYPE of $PAM_USER" >>{calls}\n')
+    recorder.chmod(0o755)
     with pam_service(
         f"session required pam_limits.so conf={conf}",
         "session optional pam_umask.so umask=077",
-        f"session required pam_exec.so {note}",
+        f"session required pam_exec.so {recorder}",
     ) as service:
         yield service
 
@@ -91,7 +92,7 @@ def limited(account, tmp_path) -> Iterator[str]:
 def run_job(account, tmp_path):
     """Start a worker as the account, by a service of PAM; return the start."""
 
-    def run_job(service: str, open_files: int = 1024) -> Start:
+    def run_job(service: str, open_files: int = PLATFORM_OPEN_FILES) -> Start:
         identity = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
         return started("sh", "-c", PRINT, pam_service=service, open_files=open_files, **identity)
 
@@ -102,14 +103,14 @@ def run_job(account, tmp_path):
 @pytest.fixture
 def spawner(account) -> RunaiLocalSpawner:
     user = SimpleNamespace(name=account.pw_name)
-    spawner = RunaiLocalSpawner(user=user, system_users=True, open_files=1024)
+    spawner = RunaiLocalSpawner(user=user, system_users=True, open_files=PLATFORM_OPEN_FILES)
     spawner._start_account = UnixAccount(
         account.pw_name, Path(account.pw_dir), account.pw_uid, account.pw_gid
     )
     return spawner
 
 
-def serve(spawner: RunaiLocalSpawner, service: str) -> str:
+def run_server(spawner: RunaiLocalSpawner, service: str) -> str:
     """Run the script as a server; return its output."""
     (output := spawner._home / spawner._output).unlink(missing_ok=True)
     spawner.pam_service = service
@@ -120,35 +121,37 @@ def serve(spawner: RunaiLocalSpawner, service: str) -> str:
     return output.read_text()
 
 
-@pytest.mark.parametrize("open_files", [1024, 5000], ids=["below the hard limit", "above it"])
-def test_job_has_the_limits_of_its_account(run_job, limited, open_files):
-    run = run_job(limited, open_files=open_files)
+@pytest.mark.parametrize("open_files", [1024, 5000], ids=["below hard limit", "above hard limit"])
+def test_job_has_the_limits_of_its_account(run_job, pam_limits, open_files):
+    job = run_job(pam_limits, open_files=open_files)
 
-    assert run.final_exit() == ExitStatus(0)
-    assert hard_limits(run.output()) == LIMITED
-    assert soft_limit(run.output()) <= LIMITED["open files"]
-
-
-def test_notebook_server_has_the_limits_of_its_account(spawner, limited):
-    output = serve(spawner, limited)
-
-    assert hard_limits(output) == LIMITED
-    assert soft_limit(output) <= LIMITED["open files"]
+    assert job.final_exit() == ExitStatus(0)
+    assert hard_limits(job.output()) == EXPECTED_LIMITS
+    assert soft_limit(job.output()) <= EXPECTED_LIMITS["open files"]
 
 
-def test_pam_session_is_closed_after_the_limits_are_read(run_job, limited, account, tmp_path):
-    run_job(limited).final_exit()
+def test_notebook_server_has_the_limits_of_its_account(spawner, pam_limits):
+    output = run_server(spawner, pam_limits)
 
-    noted = (tmp_path / "noted").read_text().splitlines()
-    assert noted == [f"{kind}_session of {account.pw_name}" for kind in ("open", "close")]
+    assert hard_limits(output) == EXPECTED_LIMITS
+    assert soft_limit(output) <= EXPECTED_LIMITS["open files"]
+
+
+def test_pam_session_is_closed_after_the_limits_are_read(run_job, pam_limits, account, tmp_path):
+    run_job(pam_limits).final_exit()
+
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [f"{kind}_session of {account.pw_name}" for kind in ("open", "close")]
 
 
 def test_missing_pam_service_leaves_the_platforms_limits(run_job, spawner):
-    run = run_job("runai-test-none")
-    run.final_exit()
+    job = run_job("runai-test-none")
+    job.final_exit()
 
-    platform_limit = f"{1024:<20} {resource.getrlimit(resource.RLIMIT_NOFILE)[1]:<20}"
-    for output in (run.output(), serve(spawner, "runai-test-none")):
+    # The format of the columns "soft limit" and "hard limit" in /proc/self/limits.
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    platform_limit = f"{PLATFORM_OPEN_FILES:<20} {hard_limit:<20}"
+    for output in (job.output(), run_server(spawner, "runai-test-none")):
         assert platform_limit in output
         assert "priority 0\n" in output
 
@@ -158,11 +161,12 @@ def test_job_and_server_starts_fail_with_a_reason_if_pam_opens_no_session(
 ):
     with pam_service("session required pam_deny.so") as service:
         message = f"PAM (service {service}) opens no session for {account.pw_name}: "
-        ending = run_job(service).final_exit()
+        exit_status = run_job(service).final_exit()
         with pytest.raises(SessionRefused) as refused:
-            serve(spawner, service)
+            run_server(spawner, service)
 
-    assert (ending.exit_code, ending.text.startswith(f"cannot start: {message}")) == (127, True)
+    assert exit_status.exit_code == 127
+    assert exit_status.text.startswith(f"cannot start: {message}")
     assert refused.value.jupyterhub_message.startswith(message)
 
 
@@ -188,17 +192,18 @@ def test_hanging_pam_module_fails_the_limits_lookup_after_a_timeout(account, tmp
 
 @pytest.mark.parametrize(
     ("has_account", "service"),
-    [pytest.param(True, "runai", id="its user's"), pytest.param(False, "", id="the platform's")],
+    [(True, "runai"), (False, "")],
+    ids=["user's account", "platform's account"],
 )
 async def test_worker_gets_the_pam_service_only_for_a_real_account(has_account, service):
     with accounts() as unix:
-        data = unix.folder / "data"
-        directory = unix.directory(data) if has_account else None
+        data_dir = unix.folder / "data"
+        directory = unix.directory(data_dir) if has_account else None
         async with local_lab(unix.folder, accounts=directory) as lab:
             spec = lab.job(command=("true",))
             await lab.cluster.submit([spec])
             assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
             await lab.until(spec.id, "succeeded")
-            (spec_file,) = data.glob("**/spec.json")
+            (spec_file,) = data_dir.glob("**/spec.json")
 
             assert json.loads(spec_file.read_text())["pam_service"] == service

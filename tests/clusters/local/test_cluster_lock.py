@@ -30,26 +30,26 @@ async def test_process_that_waits_for_the_cluster_lock_logs_the_lock_owner_once(
 ):
     monkeypatch.setattr(cluster_lock, "LOG_AFTER_S", 0.0)
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
-    polls = iter(range(5))
+    polls = iter(range(5))  # enough for a second log line
     fd = claim(lock.parent)
-    real = cluster_lock._try_acquire
+    try_acquire = cluster_lock._try_acquire
     has_polled = asyncio.Event()
 
     def counting_try_acquire(fd: int, root: Path) -> bool:
         if next(polls, None) is None:
             has_polled.set()
-        return real(fd, root)
+        return try_acquire(fd, root)
 
     monkeypatch.setattr(cluster_lock, "_try_acquire", counting_try_acquire)
 
-    async def second() -> None:
+    async def open_second() -> None:
         async with sole_owner(lock):
             pass
 
-    waits = asyncio.ensure_future(second())
+    waiting_open = asyncio.ensure_future(open_second())
     await has_polled.wait()
     os.close(fd)
-    await waits
+    await waiting_open
 
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"waiting: the cluster is open elsewhere (process {os.getpid()}, since ")

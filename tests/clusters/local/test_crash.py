@@ -21,14 +21,14 @@ from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from waiting import eventually
 
 DRIVER = Path(crash_driver.__file__)
-KILLS = 6
+MAX_KILLS = 6
 
 
 @contextmanager
-def driver(place: Path) -> Generator[subprocess.Popen[str]]:
+def running_service(folder: Path) -> Generator[subprocess.Popen[str]]:
     """Start a service and wait until it works; kill it at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, str(DRIVER), str(place)], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(DRIVER), str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -47,30 +47,30 @@ def next_line(process: subprocess.Popen[str], seconds: float) -> str:
     return process.stdout.readline().strip() if readable else ""
 
 
-def job_processes(place: Path) -> list[psutil.Process]:
+def job_processes(folder: Path) -> list[psutil.Process]:
     """Return the processes of a story's jobs."""
     processes = []
     for process in psutil.process_iter():
         try:
-            if any(str(place) in word for word in process.cmdline()):
+            if any(str(folder) in word for word in process.cmdline()):
                 processes.append(process)
         except psutil.Error:
             continue
     return [process for process in processes if process.pid != os.getpid()]
 
 
-def run_with_kills(place: Path, rng: random.Random) -> int:
+def run_with_kills(folder: Path, random_numbers: random.Random) -> int:
     """Play the story with kills in between; return their number."""
-    for kills in range(KILLS):
-        with driver(place) as service:
-            if next_line(service, rng.uniform(0.0, 0.5)) == "done":
+    for kills in range(MAX_KILLS):
+        with running_service(folder) as service:
+            if next_line(service, random_numbers.uniform(0.0, 0.5)) == "done":
                 return kills
-    with driver(place) as service:
-        assert next_line(service, 240) == "done"
-    return KILLS
+    with running_service(folder) as service:
+        assert next_line(service, seconds=240) == "done"
+    return MAX_KILLS
 
 
-@pytest.mark.timeout(600)  # seven starts of Python, perhaps on a busy machine
+@pytest.mark.timeout(600)  # up to MAX_KILLS + 1 starts of Python, perhaps on a busy machine
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 22))]
 )
@@ -81,14 +81,15 @@ async def test_platform_service_killed_at_random_loses_and_repeats_no_job(seed, 
     assert not violations.exists(), violations.read_text()
     async with LocalCluster.open(tmp_path / "data", DEVICES, "box") as cluster, running(cluster):
         records = list(await cluster.workloads())
+        # Bob's project submits four jobs, Patty's one.
         assert [record.state for record in records] == ["succeeded"] * 5
         for record in records:
-            # Every step was taken once, over any number of pauses.
-            attempts = [
+            chunks = [
                 chunk
                 async for chunk in cluster.logs(record.id, worker=None, tail=None, follow=False)
             ]
-            lines = b"".join(chunk.lines for chunk in attempts).decode().splitlines()
+            lines = b"".join(chunk.lines for chunk in chunks).decode().splitlines()
+            # Every step was taken once, over any number of pauses.
             assert [f"step {n + 1}" for n in range(STEPS)] == lines
             assert record.attempts == len(record.pauses) + 1
         assert list(await cluster.allocations("box")) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deciding import decided
+from decision_loop import decision_loop
 from labs import DEVICES, NODE, Clock, LocalLab, running
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jo
 WORKER = """
 set -u
 name=${RUNAI_WORKER##*/}
-tell() {  # state
+report() {  # state
     printf '{"worker": "%s", "gen": 0, "state": "%s", "pid": %s}' "$RUNAI_WORKER" "$1" $$ \
         > "$RUNAI_ELASTIC_DIR/status/.$name"
     mv "$RUNAI_ELASTIC_DIR/status/.$name" "$RUNAI_ELASTIC_DIR/status/$name.json"
 }
-trap 'cat "$RUNAI_ELASTIC_DIR/target.json" > "$RUNAI_CHECKPOINT_DIR/heard-$name"' USR1
-trap 'tell left; exit 143' TERM
-tell ready
+trap 'cat "$RUNAI_ELASTIC_DIR/target.json" > "$RUNAI_CHECKPOINT_DIR/target-seen-by-$name"' USR1
+trap 'report left; exit 143' TERM
+report ready
 while :; do sleep 0.05; done
 """
 
@@ -59,7 +59,7 @@ async def lab(unix: Accounts, tmp_path: Path) -> AsyncGenerator[LocalLab]:
     ):
         for name, user, quota in (("vision", "ana", 1), ("nlp", "pat", 2)):
             await cluster.put_project(ProjectSpec(name, quota=milli_gpus(quota), members=(user,)))
-        async with decided(cluster):
+        async with decision_loop(cluster):
             yield LocalLab(cluster, clock, tmp_path)
             for record in await cluster.workloads():
                 await cluster.delete(record.id, by="the test")
@@ -89,7 +89,7 @@ async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(la
     )
     await lab.cluster.submit([owner])
     await eventually_async(lambda: trains_on(0))
-    received = directory.parent / "checkpoints/heard-e-0"
+    received = directory.parent / "checkpoints/target-seen-by-e-0"
     await eventually_async(lambda: received.exists() and received.read_text() == _text(files))
     await lab.until(owner.id, "running")
 

@@ -23,12 +23,12 @@ dist.destroy_process_group()
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SHELL_TORCHRUN = " ".join(TORCHRUN)
-ALL_STATED = (
+RENDEZVOUS_OPTIONS = (
     "--nnodes=$WORLD_SIZE --node_rank=$RANK --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT"
 )
 C10D = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT"
-PAIR = ["0 of 2 on node 0", "1 of 2 on node 1"]
-APART = ["0 of 1 on node 0", "0 of 1 on node 1"]
+TOGETHER = ["0 of 2 on node 0", "1 of 2 on node 1"]
+SEPARATE = ["0 of 1 on node 0", "0 of 1 on node 1"]
 
 
 async def submit(lab: LocalLab, name: str, *command: str, device: int = 0) -> str:
@@ -51,19 +51,19 @@ async def rank_lines(lab: LocalLab, workload: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "ranks"),
     [
-        pytest.param((sys.executable, "{train}"), PAIR, id="init_process_group alone"),
+        pytest.param((sys.executable, "{train}"), TOGETHER, id="init_process_group alone"),
         pytest.param(
             (*TORCHRUN, "--nproc_per_node=2", "{train}"),
             [f"{rank} of 4 on node {rank // 2}" for rank in range(4)],
             id="torchrun with two processes in each worker",
         ),
         pytest.param(
-            ("sh", "-c", f"{SHELL_TORCHRUN} {ALL_STATED} {{train}}"),
-            PAIR,
+            ("sh", "-c", f"{SHELL_TORCHRUN} {RENDEZVOUS_OPTIONS} {{train}}"),
+            TOGETHER,
             id="torchrun whose arguments name the rendezvous",
         ),
-        pytest.param((*TORCHRUN, "--standalone", "{train}"), APART, id="torchrun alone by option"),
-        pytest.param(("sh", "{script}"), APART, id="torchrun alone in a script"),
+        pytest.param((*TORCHRUN, "--standalone", "{train}"), SEPARATE, id="standalone torchrun"),
+        pytest.param(("sh", "{script}"), SEPARATE, id="standalone torchrun in a script"),
     ],
 )
 async def test_gang_workers_train_together_unless_the_launch_command_says_standalone(
@@ -72,9 +72,9 @@ async def test_gang_workers_train_together_unless_the_launch_command_says_standa
     train, script = tmp_path / "train.py", tmp_path / "train.sh"
     train.write_text(TRAINING)
     script.write_text(f"exec {SHELL_TORCHRUN} --standalone --nnodes=1 {train}\n")
-    filled = [part.format(train=train, script=script) for part in command]
+    arguments = [part.format(train=train, script=script) for part in command]
     async with local_lab(tmp_path) as lab:
-        assert await rank_lines(lab, await submit(lab, "gang", *filled)) == ranks
+        assert await rank_lines(lab, await submit(lab, "gang", *arguments)) == ranks
 
 
 async def test_torchrun_with_c10d_backend_trains_one_gang_in_any_node_order(tmp_path):
@@ -84,8 +84,8 @@ async def test_torchrun_with_c10d_backend_trains_one_gang_in_any_node_order(tmp_
     async with local_lab(tmp_path) as lab:
         lines = await rank_lines(lab, await submit(lab, "gang", *command))
 
-    # It orders the agents by address and PID.
-    assert lines in (PAIR, ["0 of 2 on node 1", "1 of 2 on node 0"])
+    # The c10d backend orders the agents by address and PID.
+    assert lines in (TOGETHER, ["0 of 2 on node 1", "1 of 2 on node 0"])
 
 
 async def test_concurrent_gangs_train_separately(tmp_path):
@@ -94,5 +94,5 @@ async def test_concurrent_gangs_train_separately(tmp_path):
     command = (*TORCHRUN, "--nproc_per_node=1", str(train))
     assert len(DEVICES) >= 4
     async with local_lab(tmp_path) as lab:
-        gangs = [await submit(lab, name, *command, device=i) for name, i in (("a", 0), ("b", 2))]
-        assert [await rank_lines(lab, gang) for gang in gangs] == [PAIR, PAIR]
+        gangs = [await submit(lab, name, *command, device=n) for name, n in (("a", 0), ("b", 2))]
+        assert [await rank_lines(lab, gang) for gang in gangs] == [TOGETHER, TOGETHER]

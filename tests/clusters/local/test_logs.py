@@ -15,60 +15,60 @@ from runai.hub_service.wire.program_schemas import MissingOutput
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def job_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(job: Path, attempt: int, number: int, text: str) -> Path:
+def append(job_dir: Path, *, attempt: int, file: int, text: str) -> Path:
     """Append to one file of worker 0."""
-    folder = job / f"attempt-{attempt}" / "worker-0"
+    folder = job_dir / f"attempt-{attempt}" / "worker-0"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"log-{number:06d}.txt"
-    with path.open("a") as file:
-        file.write(text)
+    path = folder / f"log-{file:06d}.txt"
+    with path.open("a") as opened:
+        opened.write(text)
     return path
 
 
 def read(log: WorkerLog) -> list[tuple[int, str]]:
-    """Return all output that can be read now: attempt and text."""
+    """Return all output that can be read now: pairs of an attempt's number and text."""
     chunks = []
     while (chunk := log.next_chunk()) is not None:
         chunks.append((chunk.attempt, chunk.lines.decode() or str(chunk.missing)))
     return chunks
 
 
-DISCARDED = (1, str(MissingOutput()))
+GAP_OF_UNKNOWN_SIZE = (1, str(MissingOutput()))
 
 
-def test_log_without_files_has_no_output(job):
-    log = WorkerLog(job, 0)
+def test_log_without_files_has_no_output(job_dir):
+    log = WorkerLog(job_dir, 0)
 
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_log_is_read_in_the_order_of_attempts_and_files(job):
+def test_log_is_read_in_the_order_of_attempts_and_files(job_dir):
     for attempt, number in [(2, 1), (10, 1), (1, 2), (1, 1)]:
-        write(job, attempt, number, f"{attempt}.{number}\n")
+        append(job_dir, attempt=attempt, file=number, text=f"{attempt}.{number}\n")
 
-    assert read(WorkerLog(job, 0)) == [(1, "1.1\n"), (1, "1.2\n"), (2, "2.1\n"), (10, "10.1\n")]
+    assert read(WorkerLog(job_dir, 0)) == [(1, "1.1\n"), (1, "1.2\n"), (2, "2.1\n"), (10, "10.1\n")]
 
 
 @pytest.mark.parametrize(
     ("tail", "texts"),
     [
         pytest.param(None, ["a\n", "b\nc\n"], id="all"),
-        pytest.param(2, ["b\nc\n"], id="the last two"),
+        pytest.param(2, ["b\nc\n"], id="last two"),
         pytest.param(3, ["a\n", "b\nc\n"], id="more than the last file has"),
         pytest.param(0, [], id="none"),
     ],
 )
-def test_log_read_ends_at_its_end_mark_while_lines_are_appended(job, tail, texts):
-    write(job, 1, 1, "a\n")
-    write(job, 1, 2, "b\nc\n")
-    log = WorkerLog(job, 0)
+def test_log_read_ends_at_its_end_mark_while_lines_are_appended(job_dir, tail, texts):
+    append(job_dir, attempt=1, file=1, text="a\n")
+    append(job_dir, attempt=1, file=2, text="b\nc\n")
+    log = WorkerLog(job_dir, 0)
     log.end_here()
-    write(job, 1, 2, "more of it\n")
-    write(job, 1, 3, "and more\n")
+    append(job_dir, attempt=1, file=2, text="later\n")
+    append(job_dir, attempt=1, file=3, text="later still\n")
     if tail is not None:
         log.skip_to_last(tail)
 
@@ -76,21 +76,21 @@ def test_log_read_ends_at_its_end_mark_while_lines_are_appended(job, tail, texts
     assert log.rest() is None
 
 
-def test_log_read_that_ends_at_an_empty_log_ignores_later_lines(job):
-    log = WorkerLog(job, 0)
+def test_log_read_that_ends_at_an_empty_log_ignores_later_lines(job_dir):
+    log = WorkerLog(job_dir, 0)
     log.end_here()
-    write(job, 1, 1, "much\n")
+    append(job_dir, attempt=1, file=1, text="much\n")
     log.skip_to_last(5)
 
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_log_ends_with_a_gap_if_its_last_file_is_removed_unread(job):
-    ends = write(job, 1, 1, "a\n")
-    log = WorkerLog(job, 0)
+def test_log_ends_with_a_gap_if_its_last_file_is_removed_unread(job_dir):
+    last_file = append(job_dir, attempt=1, file=1, text="a\n")
+    log = WorkerLog(job_dir, 0)
     log.end_here()
-    write(job, 1, 2, "b\n")
-    ends.unlink()
+    append(job_dir, attempt=1, file=2, text="b\n")
+    last_file.unlink()
 
     assert read(log) == []
     rest = log.rest()
@@ -98,39 +98,39 @@ def test_log_ends_with_a_gap_if_its_last_file_is_removed_unread(job):
     assert (rest.missing, log.rest()) == (MissingOutput(), None)
 
 
-def test_log_reader_returns_appended_lines_once(job):
-    log = WorkerLog(job, 0)
-    write(job, 1, 1, "a\n")
+def test_log_reader_returns_appended_lines_once(job_dir):
+    log = WorkerLog(job_dir, 0)
+    append(job_dir, attempt=1, file=1, text="a\n")
     assert read(log) == [(1, "a\n")]
     assert read(log) == []
-    write(job, 1, 1, "b\n")
-    write(job, 1, 2, "c\n")
+    append(job_dir, attempt=1, file=1, text="b\n")
+    append(job_dir, attempt=1, file=2, text="c\n")
     assert read(log) == [(1, "b\n"), (1, "c\n")]
-    write(job, 2, 1, "d\n")
+    append(job_dir, attempt=2, file=1, text="d\n")
     assert read(log) == [(2, "d\n")]
 
 
-def test_log_line_is_read_when_it_is_complete_even_over_two_files(job):
-    log = WorkerLog(job, 0)
-    write(job, 1, 1, "begin ")
+def test_log_line_is_read_when_it_is_complete_even_over_two_files(job_dir):
+    log = WorkerLog(job_dir, 0)
+    append(job_dir, attempt=1, file=1, text="begin ")
     assert read(log) == []
-    write(job, 1, 2, "end\n")
+    append(job_dir, attempt=1, file=2, text="end\n")
 
     assert read(log) == [(1, "begin end\n")]
 
 
-def test_unfinished_log_line_of_an_attempt_is_ended_by_the_next_attempt(job):
-    log = WorkerLog(job, 0)
-    write(job, 1, 1, "killed in mid-sen")
+def test_unfinished_log_line_of_an_attempt_is_ended_by_the_next_attempt(job_dir):
+    log = WorkerLog(job_dir, 0)
+    append(job_dir, attempt=1, file=1, text="killed in mid-sen")
     assert read(log) == []
-    write(job, 2, 1, "again\n")
+    append(job_dir, attempt=2, file=1, text="again\n")
 
     assert read(log) == [(1, "killed in mid-sen\n"), (2, "again\n")]
 
 
-def test_unfinished_last_log_line_is_returned_once(job):
-    log = WorkerLog(job, 0)
-    write(job, 1, 1, "no newline")
+def test_unfinished_last_log_line_is_returned_once(job_dir):
+    log = WorkerLog(job_dir, 0)
+    append(job_dir, attempt=1, file=1, text="no newline")
     assert read(log) == []
 
     rest = log.rest()
@@ -139,26 +139,30 @@ def test_unfinished_last_log_line_is_returned_once(job):
 
 
 @pytest.mark.parametrize("next_file", [2, 3])
-def test_half_a_log_line_is_part_of_the_gap_in_logs_of_an_older_supervisor(job, next_file):
-    log = WorkerLog(job, 0)
-    going = write(job, 1, 1, "a\nhalf of b")
+def test_half_a_log_line_is_part_of_the_gap_in_logs_of_an_older_supervisor(job_dir, next_file):
+    log = WorkerLog(job_dir, 0)
+    removed_file = append(job_dir, attempt=1, file=1, text="a\nhalf of b")
     assert read(log) == [(1, "a\n")]
-    going.unlink()
-    write(job, 1, next_file, "c\n")
+    removed_file.unlink()
+    append(job_dir, attempt=1, file=next_file, text="c\n")
 
-    assert read(log) == [DISCARDED, (1, "c\n")]
+    assert read(log) == [GAP_OF_UNKNOWN_SIZE, (1, "c\n")]
 
 
 # -- missing output ------------------------------------------------------------------------------
 
 
-class Program:
-    """A program whose output the supervisor writes, to small files of which it keeps the newest."""
+LINE_BYTES = 10
+TWO_LINE_FILES = {"file_bytes": 2 * LINE_BYTES, "newest_files": 2}
 
-    def __init__(self, job: Path, *, bytes_: int = 20, files: int = 2) -> None:
-        folder = job / "attempt-1" / "worker-0"
+
+class LogWriter:
+    """Output as the supervisor writes it: a first file that stays, and the newest ones."""
+
+    def __init__(self, job_dir: Path, *, file_bytes: int, newest_files: int) -> None:
+        folder = job_dir / "attempt-1" / "worker-0"
         folder.mkdir(parents=True)
-        self._log = Log(str(folder), bytes_, files)
+        self._log = Log(str(folder), file_bytes, newest_files)
 
     def prints(self, *pieces: str) -> None:
         """Write each piece as one block."""
@@ -166,13 +170,13 @@ class Program:
             self._log.write(piece.encode())
 
 
-def lines(first: int, last: int) -> list[str]:
+def line_range(first: int, last: int) -> list[str]:
     """Return numbered lines of ten bytes."""
     return [f"line {n:>4}\n" for n in range(first, last + 1)]
 
 
-def gap(count: int, size: int) -> tuple[int, str]:
-    return 1, str(MissingOutput(lines=count, bytes=size))
+def gap(lines: int, size: int) -> tuple[int, str]:
+    return 1, str(MissingOutput(lines=lines, bytes=size))
 
 
 def lines_and_gaps(log: WorkerLog) -> list[tuple[int, str]]:
@@ -183,137 +187,148 @@ def lines_and_gaps(log: WorkerLog) -> list[tuple[int, str]]:
     return [(n, line) for n, text in chunks for line in text.splitlines(keepends=True)]
 
 
-WRITTEN = {
-    "nothing is missing": (lines(1, 6), [*lines(1, 6)]),
-    "the middle": (lines(1, 20), [*lines(1, 2), gap(14, 140), *lines(17, 20)]),
-    "one line": (lines(1, 8)[:-1], [*lines(1, 2), gap(2, 20), *lines(5, 7)]),
-    "a line that began in a file that is gone": (
-        [*lines(1, 5), "abc", "defghijk\n", *lines(6, 8)],
-        [*lines(1, 2), gap(4, 42), *lines(6, 8)],
+def of_attempt_1(lines_and_gaps: list[str | tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return lines with their attempt; gaps have it already."""
+    return [piece if isinstance(piece, tuple) else (1, piece) for piece in lines_and_gaps]
+
+
+GAP_OF_14 = gap(lines=14, size=140)
+PROGRAM_OUTPUTS = {
+    "no gap": (line_range(1, 6), [*line_range(1, 6)]),
+    "gap in the middle": (line_range(1, 20), [*line_range(1, 2), GAP_OF_14, *line_range(17, 20)]),
+    "smallest gap": (
+        line_range(1, 8)[:-1],
+        [*line_range(1, 2), gap(lines=2, size=20), *line_range(5, 7)],
     ),
-    "a line of two files that are kept": (
-        [*lines(1, 3), "abcdefghij", "klm\n", "n\n"],
-        [*lines(1, 3), "abcdefghijklm\n", "n\n"],
+    "line that began in a removed file": (
+        [*line_range(1, 5), "abc", "defghijk\n", *line_range(6, 8)],
+        [*line_range(1, 2), gap(lines=4, size=42), *line_range(6, 8)],
     ),
-    "an unfinished line at the beginning": (
-        ["12345", "67890", "12345", "67890", "and on\n", *lines(1, 6)],
-        [gap(4, 57), *lines(4, 6)],
+    "line of two retained files": (
+        [*line_range(1, 3), "abcdefghij", "klm\n", "n\n"],
+        [*line_range(1, 3), "abcdefghijklm\n", "n\n"],
+    ),
+    "line longer than a file at the beginning": (
+        ["12345", "67890", "12345", "67890", "and on\n", *line_range(1, 6)],
+        [gap(lines=4, size=57), *line_range(4, 6)],
     ),
 }
 
 
-@pytest.mark.parametrize(("written", "expected"), WRITTEN.values(), ids=WRITTEN)
-def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job, written, expected):
-    Program(job).prints(*written)
+@pytest.mark.parametrize(("printed", "expected"), PROGRAM_OUTPUTS.values(), ids=PROGRAM_OUTPUTS)
+def test_log_shows_its_first_and_newest_lines_and_the_size_of_the_gap(job_dir, printed, expected):
+    LogWriter(job_dir, **TWO_LINE_FILES).prints(*printed)
 
-    assert lines_and_gaps(WorkerLog(job, 0)) == [
-        x if isinstance(x, tuple) else (1, x) for x in expected
-    ]
+    assert lines_and_gaps(WorkerLog(job_dir, 0)) == of_attempt_1(expected)
 
 
 @pytest.mark.parametrize(
     ("tail", "expected"),
     [
-        pytest.param(3, lines(18, 20), id="behind the gap"),
-        pytest.param(4, lines(17, 20), id="all behind the gap"),
-        pytest.param(5, [*lines(2, 2), gap(14, 140), *lines(17, 20)], id="around the gap"),
-        pytest.param(99, [*lines(1, 2), gap(14, 140), *lines(17, 20)], id="more than there is"),
+        pytest.param(3, line_range(18, 20), id="fewer than behind the gap"),
+        pytest.param(4, line_range(17, 20), id="all lines behind the gap"),
+        pytest.param(5, [*line_range(2, 2), GAP_OF_14, *line_range(17, 20)], id="gap within"),
+        pytest.param(99, [*line_range(1, 2), GAP_OF_14, *line_range(17, 20)], id="whole log"),
     ],
 )
-def test_log_tail_includes_a_gap_only_if_it_lies_within_the_tail(job, tail, expected):
-    Program(job).prints(*lines(1, 20))
-    log = WorkerLog(job, 0)
+def test_log_tail_includes_a_gap_only_if_it_lies_within_the_tail(job_dir, tail, expected):
+    LogWriter(job_dir, **TWO_LINE_FILES).prints(*line_range(1, 20))
+    log = WorkerLog(job_dir, 0)
 
     log.skip_to_last(tail)
 
-    assert lines_and_gaps(log) == [x if isinstance(x, tuple) else (1, x) for x in expected]
+    assert lines_and_gaps(log) == of_attempt_1(expected)
 
 
-def test_log_tail_includes_a_line_of_two_files_once(job):
-    Program(job).prints(*lines(1, 3), "abcdefghij", "klm\n", "n\n")
-    log = WorkerLog(job, 0)
+def test_log_tail_includes_a_line_of_two_files_once(job_dir):
+    LogWriter(job_dir, **TWO_LINE_FILES).prints(*line_range(1, 3), "abcdefghij", "klm\n", "n\n")
+    log = WorkerLog(job_dir, 0)
 
     log.skip_to_last(3)
 
-    assert lines_and_gaps(log) == [(1, x) for x in [*lines(3, 3), "abcdefghijklm\n", "n\n"]]
+    expected = [*line_range(3, 3), "abcdefghijklm\n", "n\n"]
+    assert lines_and_gaps(log) == of_attempt_1(expected)
 
 
 @pytest.mark.parametrize("tail", [None, 0, 1, 2], ids=lambda tail: f"tail {tail}")
-@pytest.mark.parametrize("half", ["", "half a li"], ids=["whole lines", "half a line"])
-def test_slow_log_follower_gets_the_size_of_the_gap_it_missed(job, tail, half):
-    program = Program(job)
-    program.prints(*lines(1, 5), half)
-    log = WorkerLog(job, 0)
+@pytest.mark.parametrize("half_line", ["", "half a li"], ids=["whole lines", "half a line"])
+def test_slow_log_follower_gets_the_size_of_the_gap_it_missed(job_dir, tail, half_line):
+    program = LogWriter(job_dir, **TWO_LINE_FILES)
+    program.prints(*line_range(1, 5), half_line)
+    log = WorkerLog(job_dir, 0)
     if tail is not None:
         log.skip_to_last(tail)
     read(log)
-    program.prints("ne\n" if half else "", *lines(6, 30))
-    lacks = len(half if tail != 0 else "") + 3 if half else 0
+    program.prints("ne\n" if half_line else "", *line_range(6, 30))
 
     first, *rest = read(log)
 
-    assert first == gap(21 + bool(lacks), 210 + lacks)
+    # The gap has lines 6 to 26, and the unfinished line: a tail of 0 begins behind its first half.
+    cut_line_bytes = len(half_line if tail != 0 else "") + len("ne\n") if half_line else 0
+    assert first == gap(lines=21 + bool(half_line), size=210 + cut_line_bytes)
     assert rest[0][1].startswith("line   27")
 
 
-def test_log_read_ends_with_a_gap_if_newer_lines_replaced_its_last_file(job):
-    program = Program(job)
-    program.prints(*lines(1, 5))
-    log = WorkerLog(job, 0)
+def test_log_read_ends_with_a_gap_if_newer_lines_replaced_its_last_file(job_dir):
+    program = LogWriter(job_dir, **TWO_LINE_FILES)
+    program.prints(*line_range(1, 5))
+    log = WorkerLog(job_dir, 0)
     log.end_here()
-    program.prints(*lines(6, 30))
+    program.prints(*line_range(6, 30))
 
-    assert lines_and_gaps(log) == [*((1, line) for line in lines(1, 2)), gap(24, 240)]
+    expected = [*line_range(1, 2), gap(lines=24, size=240)]
+    assert lines_and_gaps(log) == of_attempt_1(expected)
 
 
-def test_first_mebibyte_of_log_output_of_an_attempt_is_retained(job):
-    program = Program(job, bytes_=10 * HEAD_BYTES, files=1)
-    many = "".join(lines(1, 3000)) * 1200
-    program.prints(*(many[at : at + 65536] for at in range(0, len(many), 65536)))
+def test_first_mebibyte_of_log_output_of_an_attempt_is_retained(job_dir):
+    program = LogWriter(job_dir, file_bytes=10 * HEAD_BYTES, newest_files=1)
+    output, block_bytes = "".join(line_range(1, 3000)) * 1200, 65_536  # 36 MB: more than both files
+    starts = range(0, len(output), block_bytes)
+    program.prints(*(output[begin : begin + block_bytes] for begin in starts))
 
-    folder = job / "attempt-1" / "worker-0"
+    folder = job_dir / "attempt-1" / "worker-0"
     first, newest = sorted(folder.iterdir())
 
-    assert 0 <= HEAD_BYTES - first.stat().st_size < 10
+    assert 0 <= HEAD_BYTES - first.stat().st_size < LINE_BYTES
     assert newest.stat().st_size <= 10 * HEAD_BYTES
-    assert first.read_text() == many[: first.stat().st_size]
+    assert first.read_text() == output[: first.stat().st_size]
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole lines", "parts"])
 @pytest.mark.parametrize("seed", range(100))
-def test_log_lines_are_read_whole_or_are_part_of_a_gap_at_any_time(job, seed, parts):
-    dice = Random(seed)
-    program = Program(job, bytes_=dice.randint(20, 60), files=dice.randint(1, 3))
-    log, written, chunks = WorkerLog(job, 0, parts=parts), "", []
-    for number in range(dice.randint(1, 100)):
-        line = f"{number}:{'x' * dice.randint(0, 80)}\n"
-        at = dice.randint(0, len(line))
-        for piece in (line[:at], line[at:]):
+def test_log_lines_are_read_whole_or_are_part_of_a_gap_at_any_time(job_dir, seed, parts):
+    rng = Random(seed)
+    program = LogWriter(job_dir, file_bytes=rng.randint(20, 60), newest_files=rng.randint(1, 3))
+    log, printed, chunks = WorkerLog(job_dir, 0, parts=parts), "", []
+    for number in range(rng.randint(1, 100)):
+        line = f"{number}:{'x' * rng.randint(0, 80)}\n"
+        position = rng.randint(0, len(line))
+        for piece in (line[:position], line[position:]):
             program.prints(piece)
-            while dice.random() < 0.3 and (chunk := log.next_chunk()) is not None:
+            while rng.random() < 0.3 and (chunk := log.next_chunk()) is not None:
                 chunks.append(chunk)
-        written += line
+        printed += line
     while (chunk := log.next_chunk() or log.rest()) is not None:
         chunks.append(chunk)
 
-    at = 0
+    position = 0
     for chunk in chunks:
         if (missing := chunk.missing) is None:
-            assert chunk.lines.decode() == written[at : at + len(chunk.lines)]
+            assert chunk.lines.decode() == printed[position : position + len(chunk.lines)]
             assert parts or chunk.lines.endswith(b"\n")
-            at += len(chunk.lines)
+            position += len(chunk.lines)
         else:
             assert missing.bytes is not None
-            assert written[at : at + missing.bytes].count("\n") == missing.lines
-            at += missing.bytes
-            assert written[at - 1] == "\n"
-    assert at == len(written)
+            assert printed[position : position + missing.bytes].count("\n") == missing.lines
+            position += missing.bytes
+            assert printed[position - 1] == "\n"
+    assert position == len(printed)
 
 
 # -- unfinished lines ----------------------------------------------------------------------------
 
 
-def parts_of(log: WorkerLog) -> list[tuple[bytes, bool]]:
+def texts_and_part_flags(log: WorkerLog) -> list[tuple[bytes, bool]]:
     """Return all output that can be read now: lines, and whether they are a part of one."""
     chunks = []
     while (chunk := log.next_chunk()) is not None:
@@ -321,42 +336,42 @@ def parts_of(log: WorkerLog) -> list[tuple[bytes, bool]]:
     return chunks
 
 
-def test_unfinished_log_line_is_read_in_parts_as_it_is_written(job):
-    log = WorkerLog(job, 0, parts=True)
-    assert parts_of(log) == []
-    write(job, 1, 1, "begun\n1 %\r")
-    assert parts_of(log) == [(b"begun\n", False), (b"1 %\r", True)]
-    assert parts_of(log) == []
-    write(job, 1, 1, "2 %\r")
-    write(job, 1, 2, "3 %")
-    assert parts_of(log) == [(b"2 %\r3 %", True)]
-    write(job, 1, 2, "\ndone\nkilled in mid-sen")
-    assert parts_of(log) == [(b"\ndone\n", False), (b"killed in mid-sen", True)]
-    write(job, 2, 1, "again\n")
-    assert parts_of(log) == [(b"\n", False), (b"again\n", False)]
+def test_unfinished_log_line_is_read_in_parts_as_it_is_written(job_dir):
+    log = WorkerLog(job_dir, 0, parts=True)
+    assert texts_and_part_flags(log) == []
+    append(job_dir, attempt=1, file=1, text="begun\n1 %\r")
+    assert texts_and_part_flags(log) == [(b"begun\n", False), (b"1 %\r", True)]
+    assert texts_and_part_flags(log) == []
+    append(job_dir, attempt=1, file=1, text="2 %\r")
+    append(job_dir, attempt=1, file=2, text="3 %")
+    assert texts_and_part_flags(log) == [(b"2 %\r3 %", True)]
+    append(job_dir, attempt=1, file=2, text="\ndone\nkilled in mid-sen")
+    assert texts_and_part_flags(log) == [(b"\ndone\n", False), (b"killed in mid-sen", True)]
+    append(job_dir, attempt=2, file=1, text="again\n")
+    assert texts_and_part_flags(log) == [(b"\n", False), (b"again\n", False)]
     assert log.rest() is None
 
 
-def test_part_of_an_unfinished_log_line_ends_between_characters(job):
-    log = WorkerLog(job, 0, parts=True)
-    path = write(job, 1, 1, "")
+def test_part_of_an_unfinished_log_line_ends_between_characters(job_dir):
+    log = WorkerLog(job_dir, 0, parts=True)
+    path = append(job_dir, attempt=1, file=1, text="")
     parts = []
     for byte in "aé€😀".encode() + b"\xff\xff\xff\xff\n":
         with path.open("ab") as file:
             file.write(bytes([byte]))
-        parts += parts_of(log)
+        parts += texts_and_part_flags(log)
 
     letters = [b"a", "é".encode(), "€".encode(), "😀".encode()]
     assert parts[:4] == [(letter, True) for letter in letters]
-    assert b"".join(lines for lines, _ in parts[4:]) == b"\xff\xff\xff\xff\n"
+    assert b"".join(text for text, _ in parts[4:]) == b"\xff\xff\xff\xff\n"
 
 
-def test_log_line_of_megabytes_read_in_parts_is_split_at_the_max_line_length(job):
-    log = WorkerLog(job, 0, parts=True)
+def test_log_line_of_megabytes_read_in_parts_is_split_at_the_max_line_length(job_dir):
+    log = WorkerLog(job_dir, 0, parts=True)
     output = b""
     for _ in range(25):
-        write(job, 1, 1, "x" * 100_000)
-        output += b"".join(lines for lines, _ in parts_of(log))
+        append(job_dir, attempt=1, file=1, text="x" * 100_000)
+        output += b"".join(text for text, _ in texts_and_part_flags(log))
 
     pieces = output.split(b"\n")
     assert sum(map(len, pieces)) == 2_500_000
@@ -364,7 +379,7 @@ def test_log_line_of_megabytes_read_in_parts_is_split_at_the_max_line_length(job
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("line_count", "expected"),
     [
         (0, ""),
         (1, "e\n"),
@@ -374,43 +389,44 @@ def test_log_line_of_megabytes_read_in_parts_is_split_at_the_max_line_length(job
         (9, "a\nb\nc\nd\ne\n"),
     ],
 )
-def test_log_tail_reaches_back_over_files_and_attempts(job, lines, expected):
-    write(job, 1, 1, "a\nb\n")
-    write(job, 1, 2, "c\n")
-    write(job, 2, 1, "d\ne\n")
-    log = WorkerLog(job, 0)
+def test_log_tail_reaches_back_over_files_and_attempts(job_dir, line_count, expected):
+    append(job_dir, attempt=1, file=1, text="a\nb\n")
+    append(job_dir, attempt=1, file=2, text="c\n")
+    append(job_dir, attempt=2, file=1, text="d\ne\n")
+    log = WorkerLog(job_dir, 0)
 
-    log.skip_to_last(lines)
+    log.skip_to_last(line_count)
 
     assert expected == "".join(text for _, text in read(log))
 
 
-@pytest.mark.parametrize("lines", [1, 3, 100_000])
-def test_log_tail_begins_with_a_whole_line_at_any_block_boundary(job, lines):
-    write(job, 1, 1, "".join(f"{n}\n" for n in range(200_000)))
-    write(job, 1, 2, "".join(f"{n}\n" for n in range(200_000, 300_000)) + "not at its end")
-    log = WorkerLog(job, 0)
+@pytest.mark.parametrize("line_count", [1, 3, 100_000])
+def test_log_tail_begins_with_a_whole_line_at_any_block_boundary(job_dir, line_count):
+    append(job_dir, attempt=1, file=1, text="".join(f"{n}\n" for n in range(200_000)))
+    last_lines = "".join(f"{n}\n" for n in range(200_000, 300_000))
+    append(job_dir, attempt=1, file=2, text=last_lines + "not at its end")
+    log = WorkerLog(job_dir, 0)
 
-    log.skip_to_last(lines)
+    log.skip_to_last(line_count)
     tail = "".join(text for _, text in read(log)).splitlines()
 
-    expected = max(0, 300_001 - lines)
-    assert (tail[0] if tail else "", len(tail)) == (
-        (str(expected), 300_000 - expected) if lines > 1 else ("", 0)
-    )
+    # The unfinished line at the end counts as the last one; it is left to `rest`.
+    first_number = max(0, 300_001 - line_count)
+    assert len(tail) == 300_000 - first_number
+    assert tail[:1] == ([str(first_number)] if line_count > 1 else [])
     rest = log.rest()
     assert rest is not None
     assert rest.lines == b"not at its end\n"
 
 
 @pytest.mark.parametrize("text", ["x", "\n", "\0", "ab\n"], ids=["no end", "ends", "NUL", "short"])
-def test_log_of_ten_megabytes_is_read_in_little_memory(job, text):
-    write(job, 1, 1, text * (10_000_000 // len(text)))
-    log = WorkerLog(job, 0)
+def test_log_of_ten_megabytes_is_read_in_little_memory(job_dir, text):
+    append(job_dir, attempt=1, file=1, text=text * (10_000_000 // len(text)))
+    log = WorkerLog(job_dir, 0)
     tracemalloc.start()
     try:
         log.skip_to_last(1000)
-        log = WorkerLog(job, 0)
+        log = WorkerLog(job_dir, 0)
         size = 0
         while (chunk := log.next_chunk()) is not None:
             assert len(chunk.lines) <= 2 * MAX_LINE_BYTES
@@ -425,10 +441,10 @@ def test_log_of_ten_megabytes_is_read_in_little_memory(job, text):
     assert peak < 8 * MAX_LINE_BYTES
 
 
-def test_log_tail_of_zero_lines_reads_only_new_lines(job):
-    write(job, 1, 1, "old\n")
-    log = WorkerLog(job, 0)
+def test_log_tail_of_zero_lines_reads_only_new_lines(job_dir):
+    append(job_dir, attempt=1, file=1, text="old\n")
+    log = WorkerLog(job_dir, 0)
     log.skip_to_last(0)
-    write(job, 1, 1, "new\n")
+    append(job_dir, attempt=1, file=1, text="new\n")
 
     assert read(log) == [(1, "new\n")]

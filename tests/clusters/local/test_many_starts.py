@@ -8,14 +8,14 @@ import pytest
 
 from labs import DEVICES, local_lab, plan, start
 
-MANY = len(DEVICES)
+WORKER_COUNT = len(DEVICES)
 
 
 @pytest.mark.parametrize(
     ("jobs", "workers"),
     [
-        pytest.param(MANY, 1, id="workloads"),
-        pytest.param(1, MANY, id="workers of one workload"),
+        pytest.param(WORKER_COUNT, 1, id="many jobs"),
+        pytest.param(1, WORKER_COUNT, id="many workers of one job"),
     ],
 )
 async def test_event_loop_runs_other_tasks_between_two_of_many_job_starts(tmp_path, jobs, workers):
@@ -28,16 +28,17 @@ async def test_event_loop_runs_other_tasks_between_two_of_many_job_starts(tmp_pa
             for worker in range(workers)
         ]
         assert await lab.cluster.apply(plan(*starts)) == []
-        begun = {0}
+        start_counts = {0}
 
         def record_starts() -> None:
-            """Record the state at each turn of the loop."""
-            begun.add(len(list((tmp_path / "data/jobs").glob("*/*/attempt-1/worker-*"))))
-            if MANY not in begun:
+            """Count the started workers at each turn of the loop."""
+            start_counts.add(len(list((tmp_path / "data/jobs").glob("*/*/attempt-1/worker-*"))))
+            if WORKER_COUNT not in start_counts:
                 asyncio.get_running_loop().call_soon(record_starts)
 
         record_starts()
         for spec in specs:
             await lab.until(spec.id, "succeeded")
 
-    assert begun == set(range(MANY + 1))
+    # The loop has turned after each start.
+    assert start_counts == set(range(WORKER_COUNT + 1))

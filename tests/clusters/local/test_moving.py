@@ -27,24 +27,27 @@ async def test_job_move_is_in_record_and_history_after_a_service_restart(tmp_pat
     assert last_move(history) == f"{MOVED}, 40 s"
 
 
+# An event: the second, its kind, its text.
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        pytest.param([(9, "running", "")], "", id="it never stopped"),
-        pytest.param([(9, "stopping", MOVED)], MOVED, id="it has not run again"),
-        pytest.param([(9, "stopping", MOVED), (49, "running", "")], f"{MOVED}, 40 s", id="it runs"),
+        pytest.param([(9, "running", "")], "", id="never stopped"),
+        pytest.param([(9, "stopping", MOVED)], MOVED, id="not running again"),
+        pytest.param(
+            [(9, "stopping", MOVED), (49, "running", "")], f"{MOVED}, 40 s", id="runs again"
+        ),
         pytest.param(
             [(9, "stopping", MOVED), (49, "running", ""), (60, "running", "")],
             f"{MOVED}, 40 s",
-            id="its second worker runs later",
+            id="second worker running later",
         ),
         pytest.param(
             [(9, "stopping", MOVED), (49, "running", ""), (60, "stopping", "reclaimed")],
             "",
-            id="its last stop was no move",
+            id="last stop was no move",
         ),
         pytest.param(
-            [(1, "running", ""), (9, "stopping", MOVED)], MOVED, id="it ran before its stop"
+            [(1, "running", ""), (9, "stopping", MOVED)], MOVED, id="running before its stop"
         ),
     ],
 )

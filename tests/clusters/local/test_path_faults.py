@@ -50,7 +50,7 @@ def set_owner(path: Path, uid: int, mode: int, group: int | None = None) -> Path
     return path
 
 
-def removed(folder: Path) -> Path:
+def remove(folder: Path) -> Path:
     folder.rmdir()
     return folder
 
@@ -67,7 +67,7 @@ def link(path: Path, target: Path) -> Path:
 
 # -- homes: the same for a job and a session -------------------------------------------------------
 
-HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
+BAD_HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
     "missing": (lambda home: home.rmdir(), "{home} is not there", True),
     "folder above missing": (
         lambda home: home.parent.rename(home.parents[1] / "away"),
@@ -75,15 +75,11 @@ HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
         True,
     ),
     "link to nowhere": (
-        lambda home: link(removed(home), home.parents[1] / "nfs/ana"),
+        lambda home: link(remove(home), home.parents[1] / "nfs/ana"),
         "{folder}/nfs/ana is not there",
         True,
     ),
-    "a file": (
-        lambda home: file(removed(home)),
-        "{home} is a file, not a folder",
-        False,
-    ),
+    "a file": (lambda home: file(remove(home)), "{home} is a file, not a folder", False),
     "of root": (
         lambda home: set_owner(home, 0, 0o755),
         "{home} belongs to root (uid 0), not to ana",
@@ -115,7 +111,7 @@ HOMES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
         False,
     ),
 }
-USABLE: dict[str, Callable[[Path], object]] = {
+USABLE_HOMES: dict[str, Callable[[Path], object]] = {
     "of its account": lambda home: set_owner(home, ANA, 0o700),
     "of root, for a group": lambda home: set_owner(home, 0, 0o770, group=ANA),
     "of root, with a folder of the account": lambda home: (
@@ -134,35 +130,36 @@ def home(folder: Path) -> Path:
     return home
 
 
-def filled(text: str, home: Path) -> str:
+def fill_paths(text: str, home: Path) -> str:
     return text.format(home=home, parent=home.parent, folder=home.parents[1])
 
 
-@pytest.mark.parametrize(("make", "text", "is_away"), HOMES.values(), ids=HOMES)
-def test_job_with_an_unusable_home_fails_with_the_reason(home, make, text, is_away):
-    make(home)
+@pytest.mark.parametrize(("change_home", "text", "is_away"), BAD_HOMES.values(), ids=BAD_HOMES)
+def test_job_with_an_unusable_home_fails_with_the_reason(home, change_home, text, is_away):
+    change_home(home)
 
     checkpoint_dir = home / ".local/share/runai/vision/exp/checkpoints"
     started = start(home, workdir="/", directories=[str(checkpoint_dir)])
 
-    assert started.why == f"cannot start: {filled(text, home)}"
-    assert (started.is_home_away, started.lacks_room) == (is_away, False)
+    assert started.why == f"cannot start: {fill_paths(text, home)}"
+    assert started.is_home_away == is_away
+    assert not started.lacks_room
 
 
-@pytest.mark.parametrize(("make", "text", "is_away"), HOMES.values(), ids=HOMES)
-def test_session_with_an_unusable_home_is_refused(home, make, text, is_away):
-    make(home)
+@pytest.mark.parametrize(("change_home", "text", "is_away"), BAD_HOMES.values(), ids=BAD_HOMES)
+def test_session_with_an_unusable_home_is_refused(home, change_home, text, is_away):
+    change_home(home)
 
-    refused = refusal(spawner(home))
+    refused = refused_session(spawner(home))
 
-    message = f"Your server cannot start: {filled(text, home)}. Ask an admin of this machine."
+    message = f"Your server cannot start: {fill_paths(text, home)}. Ask an admin of this machine."
     assert refused.jupyterhub_message.startswith(message)
     assert refused.reason == ("home_away" if is_away else "account_cannot")
 
 
-@pytest.mark.parametrize("make", USABLE.values(), ids=USABLE)
-def test_job_and_session_start_with_any_usable_home(home, make):
-    make(home)
+@pytest.mark.parametrize("change_home", USABLE_HOMES.values(), ids=USABLE_HOMES)
+def test_job_and_session_start_with_any_usable_home(home, change_home):
+    change_home(home)
 
     spawner(home)._check_account()
     started = start(home, directories=[str(home / ".local/share/runai/vision/exp")])
@@ -173,7 +170,7 @@ def test_job_and_session_start_with_any_usable_home(home, make):
 def test_session_without_settings_needs_no_writable_home(home):
     set_owner(home, 0, 0o755)
     session = spawner(home)
-    assert refusal(session).jupyterhub_message.endswith("Start without my settings.")
+    assert refused_session(session).jupyterhub_message.endswith("Start without my settings.")
     assert session.has_failed  # so the form offers it
 
     session._settings = SettingsFolder()
@@ -196,7 +193,7 @@ def test_account_check_of_a_session_creates_a_private_runtime_folder(home):
 
 # -- other paths of a job --------------------------------------------------------------------------
 
-PATHS: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
+BAD_PATHS: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     "checkpoint folder below a file": (
         lambda home: {"directories": [f"{file(home / 'ckpt')}/vision/exp"]},
         "cannot start: {home}/ckpt is a file, not a folder",
@@ -271,18 +268,18 @@ def closed_program(home: Path) -> Path:
     return file(home / "closed/python", 0, 0o755)
 
 
-@pytest.mark.parametrize(("make", "text"), PATHS.values(), ids=PATHS)
-def test_job_failure_names_the_path_that_its_account_cannot_use(home, make, text):
-    started = start(home, **make(home))
+@pytest.mark.parametrize(("prepare_fields", "text"), BAD_PATHS.values(), ids=BAD_PATHS)
+def test_job_failure_names_the_path_that_its_account_cannot_use(home, prepare_fields, text):
+    started = start(home, **prepare_fields(home))
 
-    assert started.why == filled(text, home)
+    assert started.why == fill_paths(text, home)
     assert not started.is_home_away
 
 
 def test_session_with_an_unreachable_program_is_refused(home):
     program = closed_program(home)
 
-    refused = refusal(spawner(home, cmd=[str(program)]))
+    refused = refused_session(spawner(home, cmd=[str(program)]))
 
     assert refused.jupyterhub_message == (
         f"Your server cannot start {program}: ana cannot enter {home}/closed"
@@ -294,7 +291,7 @@ def test_session_with_an_unreachable_program_is_refused(home):
 
 
 @pytest.mark.parametrize(
-    ("path", "number", "is_away"),
+    ("path", "error", "is_away"),
     [
         pytest.param("ana", errno.ESTALE, True, id="home"),
         pytest.param("ana/exp", errno.EIO, True, id="below the home"),
@@ -304,19 +301,19 @@ def test_session_with_an_unreachable_program_is_refused(home):
         pytest.param("ana", errno.ENOSPC, False, id="full"),
     ],
 )
-def test_disk_error_under_a_home_is_reported_as_an_unavailable_home(folder, path, number, is_away):
+def test_disk_error_under_a_home_is_reported_as_an_unavailable_home(folder, path, error, is_away):
     place = f"{folder / path}"
 
-    fault = path_fault(place, number, "ana", f"{folder}/ana")
+    fault = path_fault(place, error, "ana", f"{folder}/ana")
 
     assert fault.is_home_away == is_away
-    assert os.strerror(number) in fault.text
+    assert os.strerror(error) in fault.text
     assert str(folder) in fault.text
 
 
 # -- starts ----------------------------------------------------------------------------------------
 
-STARTS = """
+START_PROGRAM = """
 import json, os, sys
 sys.path.append(sys.argv[1])
 import subreaper, worker_start  # subreaper completes the path
@@ -336,14 +333,14 @@ def start(home: Path, path: str = os.defpath, **fields: Any) -> worker_start.Sta
     } | fields
     account: dict[str, Any] = {"uid": ANA, "gid": ANA, "user": "ana", "home": str(home)}
     spec = asdict(Instructions(**instructions, **account))
-    ran = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", STARTS, str(Path(worker_start.__file__).parent)],
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", START_PROGRAM, str(Path(worker_start.__file__).parent)],
         input=json.dumps([spec, {"PATH": path}]),
         capture_output=True,
         text=True,
         check=True,
     )
-    return worker_start.StartOutcome(*json.loads(ran.stdout))
+    return worker_start.StartOutcome(*json.loads(result.stdout))
 
 
 def spawner(home: Path, **settings: Any) -> RunaiLocalSpawner:
@@ -353,7 +350,7 @@ def spawner(home: Path, **settings: Any) -> RunaiLocalSpawner:
     return result
 
 
-def refusal(session_spawner: RunaiLocalSpawner) -> SessionRefused:
+def refused_session(session_spawner: RunaiLocalSpawner) -> SessionRefused:
     with pytest.raises(SessionRefused) as refused:
         session_spawner._check_account()
     return refused.value

@@ -17,7 +17,7 @@ SOURCE = "umask; echo result > result; echo result > $RUNAI_CHECKPOINT_DIR/resul
 
 
 @pytest.fixture
-def permissive() -> Iterator[None]:
+def permissive_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
@@ -37,7 +37,7 @@ def unix(request: pytest.FixtureRequest) -> Iterator[Accounts | None]:
         yield unix
 
 
-@pytest.mark.usefixtures("permissive")
+@pytest.mark.usefixtures("permissive_umask")
 async def test_program_text_and_names_of_jobs_are_readable_by_their_user_only(
     unix: Accounts | None, tmp_path: Path
 ):
@@ -49,10 +49,8 @@ async def test_program_text_and_names_of_jobs_are_readable_by_their_user_only(
             folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
         )
         uid = os.geteuid() if homes is None else UIDS["ana"]
-        for folder in [
-            *reversed(job_dir.parents),
-            job_dir,
-        ]:  # existing files are readable by all accounts
+        # The job finds folders and files of its user that all accounts may read.
+        for folder in [*reversed(job_dir.parents), job_dir]:
             if not folder.exists():
                 folder.mkdir()
                 os.chown(folder, uid, uid)

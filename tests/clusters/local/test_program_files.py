@@ -15,7 +15,7 @@ SHA1, SHA256 = "a" * 40, "b" * 64
 
 
 @pytest.mark.parametrize(
-    ("command", "named"),
+    ("command", "files"),
     [
         (["python", "train.py", "--epochs", "3"], ["train.py"]),
         (["./run.sh"], ["./run.sh"]),
@@ -37,13 +37,14 @@ SHA1, SHA256 = "a" * 40, "b" * 64
         (["python", "{source}"], []),
     ],
     ids=[
-        *("script", "program", "configuration", "options", "equals sign", "once", "three"),
-        *("pipe", "quoted", "output", "no shell text", "python text", "other files"),
-        *("no files", "cell"),
+        *("script", "program", "configuration", "options", "equals sign"),
+        *("named twice", "three at most"),
+        *("pipe", "quoted", "output", "invalid shell text", "Python text", "other kinds of files"),
+        *("module and address", "notebook cell"),
     ],
 )
-def test_program_and_configuration_files_are_recognised_in_a_job_command(command, named):
-    assert named_files(command) == named
+def test_program_and_configuration_files_are_recognised_in_a_job_command(command, files):
+    assert named_files(command) == files
 
 
 def test_digest_of_a_program_file_is_its_sha256_also_through_a_link(tmp_path):
@@ -55,36 +56,36 @@ def test_digest_of_a_program_file_is_its_sha256_also_through_a_link(tmp_path):
     assert read_code("/", [f"{tmp_path}/train.py"])["files"] == {f"{tmp_path}/train.py": digest}
 
 
-def large(path: Path) -> None:
+def write_large_file(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("make_file", "reason"),
     [
         (os.mkfifo, "no file"),
         (Path.mkdir, "no file"),
         (lambda path: path.symlink_to("/dev/zero"), "no file"),
-        (large, "over 16 MiB"),
+        (write_large_file, "over 16 MiB"),
         (lambda path: path.symlink_to("nowhere"), "gone"),
         (lambda path: path.symlink_to(path.name), "not readable"),
         (lambda path: path, "gone"),
     ],
     ids=["FIFO", "folder", "device", "large", "dangling link", "ring of links", "missing"],
 )
-def test_program_file_without_a_digest_has_the_reason_instead(tmp_path, make, reason):
-    make(tmp_path / "train.py")
+def test_program_file_without_a_digest_has_the_reason_instead(tmp_path, make_file, reason):
+    make_file(tmp_path / "train.py")
 
     assert read_code(str(tmp_path), ["train.py"])["files"] == {"train.py": reason}
 
 
 def git(folder: Path, *words: str) -> str:
     settings = ["-c", "user.name=ana", "-c", "user.email=ana@example.org"]
-    done = subprocess.run(
+    result = subprocess.run(
         ["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True
     )
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,10 @@ def test_commit_of_a_jobs_repository_equals_that_of_git_in_any_subfolder(tmp_pat
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "first")
     for words in steps:
         git(tmp_path, *words)
-    below = tmp_path / "inside/deeper"
-    below.mkdir(parents=True)
+    subfolder = tmp_path / "inside/deeper"
+    subfolder.mkdir(parents=True)
 
-    assert read_code(str(below), [])["commit"] == git(below, "rev-parse", "HEAD")
+    assert read_code(str(subfolder), [])["commit"] == git(subfolder, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,8 @@ def test_commit_of_a_jobs_repository_equals_that_of_git_in_any_subfolder(tmp_pat
         ({".git": "gitdir: elsewhere", "elsewhere/HEAD": SHA1}, SHA1),
     ],
     ids=[
-        *("none", "hash", "long hash", "no commit yet", "way out", "no reference", "ring"),
-        *("no hash", "no text", "lost worktree", "submodule"),
+        *("no repository", "SHA-1", "SHA-256", "no commit", "path outside", "no branch", "ring"),
+        *("no hash", "invalid UTF-8", "missing worktree", "submodule"),
     ],
 )
 def test_commit_of_a_jobs_repository_is_a_hash_or_empty(tmp_path, files, commit):

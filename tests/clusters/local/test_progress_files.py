@@ -19,9 +19,9 @@ from runai.hub_service.clusters.local.files.progress_files import (
 from runai.hub_service.model.progress import Progress, read_progress
 from runai.reporter.pushing import ReportType, push
 
-LOSS = {"metrics": {"loss": 0.5}}
-NAMES = {"vision/e"}
-READ = {"vision/e": Progress(metrics={"loss": 0.5})}
+LOSS_REPORT = {"metrics": {"loss": 0.5}}
+WORKLOADS = {"vision/e"}
+LOSSES = {"vision/e": Progress(metrics={"loss": 0.5})}
 
 
 def progress_file(folder: Path, *, phase: object = 1, **fields: Any) -> ProgressFile:
@@ -41,7 +41,7 @@ def test_progress_files_return_the_values_that_a_job_reported(tmp_path, monkeypa
     push("loss", float("nan"), ReportType.metric)
     push("optimizer_name", "Adam", ReportType.parameter)
 
-    [progress] = ProgressFiles().poll([progress_file(tmp_path)], NAMES).values()
+    [progress] = ProgressFiles().poll([progress_file(tmp_path)], WORKLOADS).values()
     assert progress.epochs == (3.0, 10.0)
     assert str(progress.metrics["loss"]) == "nan"
     assert progress.parameters == {"optimizer_name": "Adam"}
@@ -49,31 +49,31 @@ def test_progress_files_return_the_values_that_a_job_reported(tmp_path, monkeypa
 
 def test_progress_file_is_read_again_when_it_was_replaced(tmp_path):
     files = ProgressFiles()
-    assert files.poll([progress_file(tmp_path)], NAMES) == {}
+    assert files.poll([progress_file(tmp_path)], WORKLOADS) == {}
     write(tmp_path, {"metrics": {"loss": 1.5}})
-    files.poll([progress_file(tmp_path)], NAMES)
-    write(tmp_path, LOSS)
+    files.poll([progress_file(tmp_path)], WORKLOADS)
+    write(tmp_path, LOSS_REPORT)
 
-    assert files.poll([progress_file(tmp_path)], NAMES) == READ
+    assert files.poll([progress_file(tmp_path)], WORKLOADS) == LOSSES
 
 
 def test_progress_file_of_an_ended_job_is_read_once_and_cached(tmp_path):
     files = ProgressFiles()
-    write(tmp_path, LOSS)
-    files.poll([progress_file(tmp_path, phase="runs")], NAMES)
+    write(tmp_path, LOSS_REPORT)
+    files.poll([progress_file(tmp_path, phase="runs")], WORKLOADS)
     assert not files.is_cached("vision/e", "ended")
-    files.poll([progress_file(tmp_path, phase="ended")], NAMES)
+    files.poll([progress_file(tmp_path, phase="ended")], WORKLOADS)
     (tmp_path / "progress.json").unlink()
 
     assert files.is_cached("vision/e", "ended")
-    assert files.poll([], NAMES) == READ
-    assert files.poll([progress_file(tmp_path, phase="runs again")], NAMES) == {}
+    assert files.poll([], WORKLOADS) == LOSSES
+    assert files.poll([progress_file(tmp_path, phase="runs again")], WORKLOADS) == {}
 
 
 def test_progress_cache_drops_removed_workloads(tmp_path):
     files = ProgressFiles()
-    write(tmp_path, LOSS)
-    files.poll([progress_file(tmp_path)], NAMES)
+    write(tmp_path, LOSS_REPORT)
+    files.poll([progress_file(tmp_path)], WORKLOADS)
 
     assert files.poll([], set()) == {}
     assert not files.is_cached("vision/e", 1)
@@ -81,17 +81,17 @@ def test_progress_cache_drops_removed_workloads(tmp_path):
 
 def test_progress_read_of_one_job_returns_the_cached_value_until_a_new_phase(tmp_path):
     files = ProgressFiles()
-    write(tmp_path, LOSS)
-    files.poll([progress_file(tmp_path)], NAMES)
+    write(tmp_path, LOSS_REPORT)
+    files.poll([progress_file(tmp_path)], WORKLOADS)
     (tmp_path / "progress.json").unlink()
 
     assert files.read([], {"vision/other"}) == {}
-    assert files.read([], NAMES) == READ
-    assert files.read([progress_file(tmp_path, phase=2)], NAMES) == {}
+    assert files.read([], WORKLOADS) == LOSSES
+    assert files.read([progress_file(tmp_path, phase=2)], WORKLOADS) == {}
 
 
 def _link(folder: Path) -> None:
-    (folder / "elsewhere").write_text(json.dumps(LOSS))
+    (folder / "elsewhere").write_text(json.dumps(LOSS_REPORT))
     (folder / "progress.json").symlink_to(folder / "elsewhere")
 
 
@@ -100,27 +100,27 @@ def _too_long(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "prepare",
+    "make_file",
     [
-        pytest.param(lambda folder: None, id="nothing"),
-        pytest.param(_link, id="a-link"),
-        pytest.param(lambda folder: os.mkfifo(folder / "progress.json"), id="a-pipe"),
-        pytest.param(lambda folder: (folder / "progress.json").mkdir(), id="a-directory"),
-        pytest.param(_too_long, id="more-than-is-read"),
-        pytest.param(lambda folder: write(folder, [1]), id="a-list"),
+        pytest.param(lambda folder: None, id="no file"),
+        pytest.param(_link, id="link"),
+        pytest.param(lambda folder: os.mkfifo(folder / "progress.json"), id="FIFO"),
+        pytest.param(lambda folder: (folder / "progress.json").mkdir(), id="directory"),
+        pytest.param(_too_long, id="too long"),
+        pytest.param(lambda folder: write(folder, [1]), id="list"),
     ],
 )
-def test_invalid_progress_files_of_jobs_are_skipped(tmp_path, prepare):
-    prepare(tmp_path)
+def test_invalid_progress_files_of_jobs_are_skipped(tmp_path, make_file):
+    make_file(tmp_path)
 
-    assert ProgressFiles().poll([progress_file(tmp_path)], NAMES) == {}
+    assert ProgressFiles().poll([progress_file(tmp_path)], WORKLOADS) == {}
 
 
 def test_progress_file_of_a_foreign_account_is_not_read(tmp_path):
-    write(tmp_path, LOSS)
+    write(tmp_path, LOSS_REPORT)
 
-    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid() + 1)], NAMES) == {}
-    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid())], NAMES) == READ
+    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid() + 1)], WORKLOADS) == {}
+    assert ProgressFiles().poll([progress_file(tmp_path, owner=os.getuid())], WORKLOADS) == LOSSES
 
 
 @settings(max_examples=50)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deciding import decided
+from decision_loop import decision_loop
 from labs import local_lab
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.clusters.states.stored_workload import ExitStatus
@@ -53,7 +53,7 @@ def spec(**fields: int | bool) -> WorkloadSpec:
     return WorkloadSpec("vision", "exp", "ana", "job", ("true",), **fields)  # type: ignore[arg-type]
 
 
-def amounts(unit: Path, worker: str = "vision.exp-0") -> tuple[str, str]:
+def cpu_weight_and_memory_max(unit: Path, worker: str = "vision.exp-0") -> tuple[str, str]:
     group = unit / worker
     return (group / "cpu.weight").read_text(), (group / "memory.max").read_text()
 
@@ -66,7 +66,7 @@ def test_control_groups_are_enabled_with_controllers_and_empty_old_groups_remove
     assert RequestGroups.enable(proc) is not None
 
     assert (unit / "cgroup.subtree_control").read_text() == "+cpu +memory"
-    assert {p.name for p in unit.iterdir() if p.is_dir()} == {"platform", "vision.runs-0"}
+    assert {path.name for path in unit.iterdir() if path.is_dir()} == {"platform", "vision.runs-0"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_control_groups_that_cannot_enforce_requests_are_logged_once(
 
 
 @pytest.mark.parametrize(
-    ("request_", "expected"),
+    ("fields", "weight_and_max"),
     [
         ({}, ("100", "max")),
         ({"cpu_milli": 1000, "memory_mib": 1024}, ("100", "max")),
@@ -119,22 +119,20 @@ def test_control_groups_that_cannot_enforce_requests_are_logged_once(
         ({"cpu_milli": 500_000, "memory_mib": 0, "memory_asked": True}, ("10000", "max")),
     ],
     ids=[
-        "nothing",
-        "the default",
-        "memory by name",
+        "no request",
+        "default requests",
+        "explicit memory request",
         "half a CPU",
-        "above the least",
-        "the least",
-        "most",
+        "above the minimum",
+        "minimum",
+        "maximum",
     ],
 )
 def test_control_group_gets_the_requested_cpu_weight_and_memory_limit(
-    unit, groups, request_, expected
+    unit, groups, fields, weight_and_max
 ):
-    assert groups.enforce_request(WORKER, spec(**request_)) == str(
-        unit / "vision.exp-0/cgroup.procs"
-    )
-    assert amounts(unit) == expected
+    assert groups.enforce_request(WORKER, spec(**fields)) == str(unit / "vision.exp-0/cgroup.procs")
+    assert cpu_weight_and_memory_max(unit) == weight_and_max
 
 
 def test_control_group_that_the_kernel_refuses_is_logged(unit, groups, caplog):
@@ -154,7 +152,7 @@ def test_control_group_that_the_kernel_refuses_is_logged(unit, groups, caplog):
         (ExitStatus(1), "oom 1\noom_kill 1\n", ""),
         (ExitStatus(-9, text="had more"), "oom 1\noom_kill 1\n", "had more"),
     ],
-    ids=["over", "by the machine's lack", "reclaimed", "no group", "by itself", "known already"],
+    ids=["over", "machine out of memory", "reclaimed", "no group", "exit code 1", "known"],
 )
 def test_worker_exit_reason_names_the_memory_limit_after_an_oom_kill(
     unit, groups, exit_status, events, text
@@ -170,13 +168,13 @@ async def test_job_starts_in_its_control_group_and_reports_an_oom_kill(unit, gro
     async with local_lab(tmp_path, requests=groups) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         job = lab.job("exp", gpus=0, cpu_milli=2000, memory_mib=1024, memory_asked=True)
-        async with decided(lab.cluster):
+        async with decision_loop(lab.cluster):
             await lab.cluster.submit([job])
             record = await lab.until(job.id, "running")
             await lab.ready(job)
 
-            assert amounts(unit) == ("200", str(GIB))
-            assert (unit / "vision.exp-0/cgroup.procs").read_text() == "0"  # itself
+            assert cpu_weight_and_memory_max(unit) == ("200", str(GIB))
+            assert (unit / "vision.exp-0/cgroup.procs").read_text() == "0"  # the process that joins
 
             (unit / "vision.exp-0/memory.events").write_text("oom 1\noom_kill 1\n")
             process = record.workers[0].process
@@ -201,25 +199,25 @@ async def test_session_process_joins_its_control_group_when_attached(unit, group
 
         await lab.cluster.attach(session.id, process)
 
-        assert amounts(unit, joined.parent.name) == ("100", str(2 * GIB))
+        assert cpu_weight_and_memory_max(unit, joined.parent.name) == ("100", str(2 * GIB))
         assert joined.read_text() == str(process.pid)
 
 
 @pytest.mark.parametrize(
-    ("line", "is_in"),
+    ("line", "expected"),
     [
-        pytest.param("0::/unit/vision.exp-0\n", True, id="its own"),
-        pytest.param("0::/unit/vision.other-0\n", False, id="another worker's"),
-        pytest.param("0::/unit/platform\n", None, id="the platform's"),
-        pytest.param("0::/user.slice/vision.exp-0\n", None, id="of that name elsewhere"),
-        pytest.param("", None, id="none"),
+        pytest.param("0::/unit/vision.exp-0\n", True, id="own group"),
+        pytest.param("0::/unit/vision.other-0\n", False, id="group of another worker"),
+        pytest.param("0::/unit/platform\n", None, id="group of the platform"),
+        pytest.param("0::/user.slice/vision.exp-0\n", None, id="same name elsewhere"),
+        pytest.param("", None, id="no group"),
     ],
 )
-def test_process_belongs_to_a_worker_if_it_is_in_its_control_group(groups, proc, line, is_in):
+def test_process_belongs_to_a_worker_if_it_is_in_its_control_group(groups, proc, line, expected):
     (proc / "7").mkdir()
     (proc / "7/cgroup").write_text(line)
 
-    assert groups.is_in_group(WORKER, 7) is is_in
+    assert groups.is_in_group(WORKER, 7) is expected
     assert groups.is_in_group(WORKER, 8) is None  # it has ended
 
 
@@ -235,7 +233,7 @@ async def test_control_group_limits_of_running_workers_are_set_again_on_service_
     async with local_lab(tmp_path, requests=groups) as lab:
 
         async def is_set_again() -> bool:
-            return amounts(unit) == ("200", "max")
+            return cpu_weight_and_memory_max(unit) == ("200", "max")
 
         await eventually_async(is_set_again)
 

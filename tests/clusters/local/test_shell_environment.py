@@ -25,17 +25,17 @@ from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import open_folder
 
 HUB = "gpu.example.org"
-LOCAL = "127.0.0.1,localhost,::1"
-DIRECT = dict.fromkeys(("no_proxy", "NO_PROXY"), f"{LOCAL},{HUB}")
+LOCAL_HOSTS = "127.0.0.1,localhost,::1"
+NO_PROXY = dict.fromkeys(("no_proxy", "NO_PROXY"), f"{LOCAL_HOSTS},{HUB}")
 PROXY = "http://proxy:3128"
-UNUSABLE = ("socks4://proxy:1", "ftp://proxy", "http://proxy:port", "http://", "://", "//proxy")
-SECRETS = ("http://ana:hunter2@proxy:3128", "ana@proxy", "https://ana@[::1]:1080")
+BAD_PROXIES = ("socks4://proxy:1", "ftp://proxy", "http://proxy:port", "http://", "://", "//proxy")
+PROXIES_WITH_CREDENTIALS = ("http://ana:hunter2@proxy:3128", "ana@proxy", "https://ana@[::1]:1080")
 OWNER, MEMBER, OTHER = 54_321, 54_322, 54_323
 GROUP = 54_300
 GROUPS: dict[int, list[int]] = {OWNER: [], MEMBER: [GROUP], OTHER: []}
 
 SHELLS = {
-    "nothing": ({}, {}),
+    "no variable": ({}, {}),
     "secrets": ({"RUNAI_HUB_TOKEN": "s", "MY_PASSWORD": "s", "MY_HTTP_PROXY": PROXY}, {}),
     "own folders": ({"HOME": "/root", "TMPDIR": "/root/tmp", "VIRTUAL_ENV": "/v"}, {}),
     "time zone": ({"TZ": "UTC"}, {"TZ": "UTC"}),
@@ -48,26 +48,23 @@ SHELLS = {
         {"SSL_CERT_FILE": "/a", "REQUESTS_CA_BUNDLE": "/b", "SSL_CERT_DIR": ""},
         {"SSL_CERT_FILE": "/a", "REQUESTS_CA_BUNDLE": "/b"},
     ),
-    "proxy": ({"http_proxy": PROXY}, {"http_proxy": PROXY, **DIRECT}),
-    "proxy in capitals": ({"HTTPS_PROXY": PROXY}, {"HTTPS_PROXY": PROXY, **DIRECT}),
-    "proxy for all": ({"ALL_PROXY": PROXY}, {"ALL_PROXY": PROXY, **DIRECT}),
+    "proxy": ({"http_proxy": PROXY}, {"http_proxy": PROXY, **NO_PROXY}),
+    "proxy in capitals": ({"HTTPS_PROXY": PROXY}, {"HTTPS_PROXY": PROXY, **NO_PROXY}),
+    "proxy for all": ({"ALL_PROXY": PROXY}, {"ALL_PROXY": PROXY, **NO_PROXY}),
     "empty proxy": ({"http_proxy": ""}, {"http_proxy": ""}),
     "no proxy": ({"no_proxy": "a.org"}, {"no_proxy": "a.org"}),
     "proxy and exceptions": (
         {"http_proxy": PROXY, "NO_PROXY": "a.org, ::1,"},
-        {"http_proxy": PROXY} | dict.fromkeys(DIRECT, f"a.org,::1,127.0.0.1,localhost,{HUB}"),
+        {"http_proxy": PROXY} | dict.fromkeys(NO_PROXY, f"a.org,::1,127.0.0.1,localhost,{HUB}"),
     ),
     "exceptions that break JupyterLab": (
         {"http_proxy": PROXY, "no_proxy": "fd00::/8,[fd00::1],10.0.0.0/8"},
-        {"http_proxy": PROXY} | dict.fromkeys(DIRECT, f"10.0.0.0/8,{LOCAL},{HUB}"),
+        {"http_proxy": PROXY} | dict.fromkeys(NO_PROXY, f"10.0.0.0/8,{LOCAL_HOSTS},{HUB}"),
     ),
-    "proxy without a scheme": (
-        {"http_proxy": "proxy:3128 "},
-        {"http_proxy": PROXY, **DIRECT},
-    ),
+    "proxy without a scheme": ({"http_proxy": "proxy:3128 "}, {"http_proxy": PROXY, **NO_PROXY}),
     "proxy for no host": (
         {"http_proxy": PROXY, "no_proxy": "*"},
-        {"http_proxy": PROXY, **dict.fromkeys(DIRECT, "*")},
+        {"http_proxy": PROXY, **dict.fromkeys(NO_PROXY, "*")},
     ),
 }
 
@@ -82,7 +79,7 @@ def test_shell_variables_passed_on_are_proxies_certificates_time_zone_and_cuda(
     assert passed_on(passed, HUB) == passed
 
 
-@pytest.mark.parametrize("address", SECRETS)
+@pytest.mark.parametrize("address", PROXIES_WITH_CREDENTIALS)
 @pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "all_proxy"])
 def test_proxy_with_credentials_is_passed_on_only_if_a_setting_allows_it(name: str, address: str):
     shell = {name: address, "TZ": "UTC"}
@@ -90,11 +87,11 @@ def test_proxy_with_credentials_is_passed_on_only_if_a_setting_allows_it(name: s
     assert passed_on(shell, HUB) == {"TZ": "UTC"}
     assert passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": ""}, HUB) == {"TZ": "UTC"}
     shared = passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": "1"}, HUB)
-    assert shared.keys() == {*shell, *DIRECT}
+    assert shared.keys() == {*shell, *NO_PROXY}
     assert shared[name].endswith(address)
 
 
-@pytest.mark.parametrize("address", UNUSABLE)
+@pytest.mark.parametrize("address", BAD_PROXIES)
 def test_proxy_that_jupyterlab_cannot_use_is_not_passed_on(address: str):
     assert passed_on({"ALL_PROXY": address}, HUB) == {}
     assert refused_proxies({"ALL_PROXY": address}).keys() == {"ALL_PROXY"}
@@ -110,19 +107,18 @@ def test_jupyterlab_loads_with_the_passed_variables_only():
     # The module of JupyterLab that reads proxies, and a client such as it makes.
     command = [sys.executable, "-c", "import jupyterlab.extensions.pypi, httpx; httpx.Client()"]
 
-    loads = [
-        subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
-        for env in (shell, passed_on(shell, HUB))
-    ]
+    def loads(env: dict[str, str]) -> bool:
+        return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
 
-    assert loads == [False, True]
+    assert not loads(shell)
+    assert loads(passed_on(shell, HUB))
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_socks_proxy_is_passed_on_where_its_package_is_installed(
     *, is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert importlib.util.find_spec("socksio") is None, "an installed one hides the case"
+    assert importlib.util.find_spec("socksio") is None, "an installed socksio hides the case"
     if is_installed:
         (tmp_path / "socksio.py").touch()
         monkeypatch.syspath_prepend(tmp_path)
@@ -142,9 +138,9 @@ def test_proxy_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"),
+    ("job_variables", "expected"),
     [
-        pytest.param({}, {"https_proxy": "a", "TZ": "UTC"}, id="nothing"),
+        pytest.param({}, {"https_proxy": "a", "TZ": "UTC"}, id="no variable"),
         pytest.param({"TZ": "x"}, {"https_proxy": "a", "TZ": "x"}, id="same name"),
         pytest.param({"tz": "x"}, {"https_proxy": "a", "TZ": "UTC", "tz": "x"}, id="other name"),
         pytest.param({"HTTPS_PROXY": "b"}, {"HTTPS_PROXY": "b", "TZ": "UTC"}, id="proxy"),
@@ -152,39 +148,40 @@ def test_proxy_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.M
     ],
 )
 def test_variable_of_a_job_request_overrides_that_of_the_admins_shell(
-    chosen: dict[str, str], expected: dict[str, str]
+    job_variables: dict[str, str], expected: dict[str, str]
 ):
-    assert beneath({"https_proxy": "a", "TZ": "UTC"}, chosen) == expected
+    assert beneath({"https_proxy": "a", "TZ": "UTC"}, job_variables) == expected
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     with open_folder() as folder:
         (folder / "inner").mkdir()
         (folder / "inner/ca.pem").touch()
         yield folder
 
 
+# Modes of the folder and of the file, and the accounts that can read the file.
 FILES = {
-    "everybody's": (0o755, 0o644, {OWNER, MEMBER, OTHER}),
-    "the owner's": (0o755, 0o600, {OWNER}),
-    "the group's": (0o755, 0o640, {OWNER, MEMBER}),
-    "nobody's": (0o755, 0o000, set()),
-    "in a folder of the owner": (0o700, 0o644, {OWNER}),
-    "in a folder of the group": (0o710, 0o644, {OWNER, MEMBER}),
-    "in a folder without a list": (0o711, 0o644, {OWNER, MEMBER, OTHER}),
+    "readable by all": (0o755, 0o644, {OWNER, MEMBER, OTHER}),
+    "readable by the owner": (0o755, 0o600, {OWNER}),
+    "readable by the group": (0o755, 0o640, {OWNER, MEMBER}),
+    "unreadable": (0o755, 0o000, set()),
+    "folder open to the owner": (0o700, 0o644, {OWNER}),
+    "folder open to the group": (0o710, 0o644, {OWNER, MEMBER}),
+    "folder that cannot be listed": (0o711, 0o644, {OWNER, MEMBER, OTHER}),
 }
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize(("folder", "file", "readers"), FILES.values(), ids=FILES)
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to other accounts")
+@pytest.mark.parametrize(("folder_mode", "file_mode", "readers"), FILES.values(), ids=FILES)
 def test_certificate_file_variable_is_omitted_for_accounts_that_cannot_read_the_file(
-    place: Path, folder: int, file: int, readers: set[int]
+    folder: Path, folder_mode: int, file_mode: int, readers: set[int]
 ):
-    path = place / "inner/ca.pem"
-    for each, mode in ((path, file), (path.parent, folder)):
-        os.chown(each, OWNER, GROUP)
-        each.chmod(mode)
+    path = folder / "inner/ca.pem"
+    for each_path, mode in ((path, file_mode), (path.parent, folder_mode)):
+        os.chown(each_path, OWNER, GROUP)
+        each_path.chmod(mode)
 
     passed = {"SSL_CERT_FILE": str(path), "TZ": "UTC"}
     passed_by_uid = {uid: readable(passed, uid, partial(GROUPS.__getitem__, uid)) for uid in GROUPS}
@@ -207,23 +204,23 @@ def test_certificate_file_variable_is_omitted_for_accounts_that_cannot_read_the_
     ],
 )
 def test_shell_variable_with_a_path_is_passed_on_if_the_account_can_read_the_path(
-    place: Path, variable: str, *, is_read: bool
+    folder: Path, variable: str, *, is_read: bool
 ):
-    (place / "private").mkdir(mode=0o700)
-    (place / "private/link").symlink_to(place / "inner/ca.pem")
-    name, _, value = variable.replace("{}", str(place)).partition("=")
+    (folder / "private").mkdir(mode=0o700)
+    (folder / "private/link").symlink_to(folder / "inner/ca.pem")
+    name, _, value = variable.replace("{}", str(folder)).partition("=")
 
     assert (name in readable({name: value}, OTHER, list)) == is_read
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_session_and_job_get_certificate_variables_of_files_their_account_can_read(
-    place: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ):
-    bundle = place / "inner/ca.pem"
+    bundle = folder / "inner/ca.pem"
     bundle.chmod(mode)
     shell = {"SSL_CERT_FILE": str(bundle), "TZ": "UTC"}
-    account = UnixAccount("pat", place, OTHER, OTHER, groups=(OTHER,))
+    account = UnixAccount("pat", folder, OTHER, OTHER, groups=(OTHER,))
     for name, value in shell.items():
         monkeypatch.setenv(name, value)
     spawner = RunaiLocalSpawner(

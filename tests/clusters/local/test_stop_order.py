@@ -20,7 +20,7 @@ from runai.hub_service.clusters.local.supervisor.stop_order import StopOrder
 
 PYTHON = f"{sys.executable} -I -S -u"
 
-SAVING = """
+TRAINING = """
 import os, signal, sys, time
 place = os.environ["PLACE"]
 signals = []
@@ -51,15 +51,15 @@ if __name__ == "__main__":
         os.write(1, b"%d\\n" % pool.submit(batch, 1).result())
     exec(open(sys.argv[1]).read())
 """
-"""The same with loading processes, without which no step ends."""
+"""The same training with loading processes, without which no step ends."""
 
-LAUNCHING = """
+LAUNCHER = """
 import subprocess, sys
 sys.exit(subprocess.run(sys.argv[1], shell=True).returncode)
 """
 """A launcher that forwards no signal."""
 
-HELPING = """
+HELPED = """
 import subprocess, sys
 subprocess.Popen(["sleep", "1000"])
 exec(open(sys.argv[1]).read())
@@ -68,8 +68,8 @@ exec(open(sys.argv[1]).read())
 
 TEE = "tee $PLACE/train.log"
 
-FORMS = {
-    # -- right before, and as soon --
+START_SCRIPTS = {
+    # -- shells and launchers --
     "program": ("sh", "exec $TRAIN"),
     "two commands": ("bash", "$TRAIN; touch $PLACE/not-run"),
     "set -e": ("bash", "set -e; $TRAIN; touch $PLACE/not-run"),
@@ -94,12 +94,12 @@ FORMS = {
     "shells and pipes": ("bash", f"bash -c '(sh -c \"$TRAIN; true\") | cat' | {TEE}; true"),
     "tee in make": ("sh", "make -s -f $PLACE/Makefile tee"),
     "tee in a launcher": ("sh", f'exec $LAUNCH "$TRAIN | {TEE}"'),
-    "helper that keeps the pipe": ("bash", f"$HELPED | {TEE}"),
+    "helper that keeps the pipe open": ("bash", f"$HELPED | {TEE}"),
     # -- programs that pass the signal on --
     "timeout": ("sh", "exec timeout 1h $TRAIN"),
     "trap in bash": ("bash", "trap 'kill -TERM $pid; wait $pid' TERM; $TRAIN & pid=$!; wait $pid"),
     "trap in dash": ("dash", "trap 'kill -TERM $pid; wait $pid' TERM; $TRAIN & pid=$!; wait $pid"),
-    "trap, shell behind": (
+    "trap, shell before the training": (
         "bash",
         "trap 'pkill -TERM -P $pid; wait $pid' TERM; bash -c '$TRAIN; true' & pid=$!; wait $pid",
     ),
@@ -112,50 +112,50 @@ FORMS = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def training_dir(tmp_path: Path) -> Path:
     """Return the training's directory."""
-    place = tmp_path / "place"
-    place.mkdir()
-    programs = {"train": SAVING, "load": LOADING, "launch": LAUNCHING, "help": HELPING}
+    training_dir = tmp_path / "training"
+    training_dir.mkdir()
+    programs = {"train": TRAINING, "load": LOADING, "launch": LAUNCHER, "help": HELPED}
     for name, text in programs.items():
-        (place / f"{name}.py").write_text(text)
-    (place / "Makefile").write_text(f"plain:\n\t$$TRAIN\n\ntee:\n\t$$TRAIN 2>&1 | {TEE}\n")
+        (training_dir / f"{name}.py").write_text(text)
+    (training_dir / "Makefile").write_text(f"plain:\n\t$$TRAIN\n\ntee:\n\t$$TRAIN 2>&1 | {TEE}\n")
     for name in ("a", "b", "endless"):
-        os.mkfifo(place / name)
-    return place
+        os.mkfifo(training_dir / name)
+    return training_dir
 
 
-def environment_of(place: Path) -> dict[str, str]:
-    train = f"{PYTHON} {place}/train.py"
+def environment_of(training_dir: Path) -> dict[str, str]:
+    train = f"{PYTHON} {training_dir}/train.py"
     return {
-        "PLACE": str(place),
+        "PLACE": str(training_dir),
         "TRAIN": train,
-        "LOADING": f"{PYTHON} {place}/load.py {place}/train.py",
-        "LAUNCH": f"{PYTHON} {place}/launch.py",
-        "HELPED": f"{PYTHON} {place}/help.py {place}/train.py",
+        "LOADING": f"{PYTHON} {training_dir}/load.py {training_dir}/train.py",
+        "LAUNCH": f"{PYTHON} {training_dir}/launch.py",
+        "HELPED": f"{PYTHON} {training_dir}/help.py {training_dir}/train.py",
     }
 
 
-@pytest.mark.parametrize(("shell", "script"), FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize(("shell", "script"), START_SCRIPTS.values(), ids=START_SCRIPTS)
 def test_worker_stop_lets_a_training_save_under_any_shell_and_launch_script(
-    start, place, eventually, shell, script
+    start, training_dir, eventually, shell, script
 ):
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
-    endless = os.open(place / "endless", os.O_RDWR)  # a feeder that never ends by itself
-    start(shell, "-c", script, environment=environment_of(place), grace_seconds=600)
-    eventually((place / "ready").exists)
+    endless = os.open(training_dir / "endless", os.O_RDWR)  # a feeder that never ends by itself
+    start(shell, "-c", script, environment=environment_of(training_dir), grace_seconds=600)
+    eventually((training_dir / "ready").exists)
 
     start.stop()
 
-    ending = start.final_exit()
+    exit_status = start.final_exit()
     os.close(endless)
-    assert (place / "signals").read_text() == "1"
-    assert ending.stop_requested
+    assert (training_dir / "signals").read_text() == "1"
+    assert exit_status.stop_requested
     assert not start.exit_file()["killed"]
-    assert not (place / "not-run").exists()
-    if (place / "train.log").exists() and "LOADING" not in script:
-        assert (place / "train.log").read_text().endswith("saved\n")
+    assert not (training_dir / "not-run").exists()
+    if (training_dir / "train.log").exists() and "LOADING" not in script:
+        assert (training_dir / "train.log").read_text().endswith("saved\n")
 
 
 def test_stopped_worker_with_a_process_that_ignores_sigterm_is_recorded_as_killed(
@@ -175,7 +175,7 @@ def test_stopped_worker_with_a_process_that_ignores_sigterm_is_recorded_as_kille
 
 GRACE_S = 100.0
 
-ADOPTING = """
+ADOPTING_PARENT = """
 import ctypes, os, signal, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 for number in (signal.SIGINT, signal.SIGQUIT):  # ignored where the tests run in the background
@@ -190,7 +190,7 @@ while True:
 """
 """A parent that adopts orphans, as the supervisor does."""
 
-COUNTING = r"""
+SIGNAL_COUNTER = r"""
 import os, signal, sys, time
 name, obeys = sys.argv[1], sys.argv[2:] != ["stubborn"]
 def count(*_):
@@ -210,7 +210,7 @@ while True:
 class Tree:
     """A worker's processes below a parent of their own, and a clock that the test moves."""
 
-    place: Path
+    folder: Path
     eventually: Callable[..., object]
     parent: subprocess.Popen[bytes] | None = None
     root: int = 0
@@ -219,11 +219,11 @@ class Tree:
 
     def order(self, script: str, *names: str) -> StopOrder:
         """Begin the stop of a script whose processes of these names run."""
-        environment = {"PLACE": str(self.place), "PATH": os.environ["PATH"]}
-        environment["COUNT"] = f"{PYTHON} {self.place}/count.py"
-        (self.place / "count.py").write_text(COUNTING)
+        environment = {"PLACE": str(self.folder), "PATH": os.environ["PATH"]}
+        environment["COUNT"] = f"{PYTHON} {self.folder}/count.py"
+        (self.folder / "count.py").write_text(SIGNAL_COUNTER)
         parent = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", ADOPTING, script],
+            [sys.executable, "-I", "-S", "-c", ADOPTING_PARENT, script],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -231,12 +231,12 @@ class Tree:
         self.parent, self.root = parent, parent.pid
         assert parent.stdout is not None
         self.main = int(parent.stdout.readline())
-        self.eventually(lambda: all((self.place / name).exists() for name in names))
+        self.eventually(lambda: all((self.folder / name).exists() for name in names))
         return StopOrder(self.root, self.main, GRACE_S, clock=lambda: self.now)
 
     def signals(self, name: str) -> int:
         """Return how many SIGTERMs a process has noted."""
-        path = self.place / f"{name}.signals"
+        path = self.folder / f"{name}.signals"
         return len(path.read_text().split()) if path.exists() else 0
 
     def poll_until(self, order: StopOrder, **signals: int) -> None:
@@ -261,35 +261,36 @@ def tree(tmp_path: Path, eventually: Callable[..., object]) -> Generator[Tree]:
         tree.parent.communicate()
 
 
-REST_WAITS = "$COUNT rest & exec $COUNT first stubborn"
+STUBBORN_FIRST_AND_LATER = "$COUNT later & exec $COUNT first stubborn"
 
 
 def test_later_processes_of_a_stop_get_sigterm_in_the_last_quarter_of_the_grace(tree):
-    order = tree.order(REST_WAITS, "first", "rest")
-    tree.poll_until(order, first=1, rest=0)
+    order = tree.order(STUBBORN_FIRST_AND_LATER, "first", "later")
+    tree.poll_until(order, first=1, later=0)
 
     tree.now = 0.74 * GRACE_S
-    tree.poll_until(order, first=1, rest=0)
+    tree.poll_until(order, first=1, later=0)
 
     tree.now = 0.76 * GRACE_S
-    tree.poll_until(order, first=1, rest=1)
+    tree.poll_until(order, first=1, later=1)
 
 
 def test_later_processes_of_a_stop_get_sigterm_when_all_first_ones_have_ended(tree):
-    order = tree.order("$COUNT rest & exec $COUNT first", "first", "rest")
+    order = tree.order("$COUNT later & exec $COUNT first", "first", "later")
 
-    tree.poll_until(order, first=1, rest=1)
+    tree.poll_until(order, first=1, later=1)
 
 
 def test_stopped_worker_processes_get_sigterm_only_once(tree):
-    order = tree.order("$COUNT rest stubborn & exec $COUNT first stubborn", "first", "rest")
+    order = tree.order("$COUNT later stubborn & exec $COUNT first stubborn", "first", "later")
     tree.now = GRACE_S
-    tree.poll_until(order, first=1, rest=1)
+    tree.poll_until(order, first=1, later=1)
 
     for _ in range(5):
         order.send_due()
 
-    assert (tree.signals("first"), tree.signals("rest")) == (1, 1)
+    assert tree.signals("first") == 1
+    assert tree.signals("later") == 1
 
 
 def test_pipe_reader_gets_sigterm_only_after_its_writers_or_at_the_end_of_the_grace(tree):
@@ -311,39 +312,39 @@ def test_pipe_reader_without_writers_gets_sigterm_late_unless_it_handles_sigterm
     order.send_due()
     assert running_processes(tree, "sleep")
 
-    tree.now = 2.0
+    tree.now = 2.0  # far from the end of the grace
     order.send_due()
     tree.eventually(lambda: not running_processes(tree, "sleep"))
 
 
 def test_pipe_readers_in_a_ring_get_sigterm_in_the_last_quarter_of_the_grace(tree):
     for name in ("a.fifo", "b.fifo"):
-        os.mkfifo(tree.place / name)
-    ring = (
-        "cd $PLACE; $COUNT one <>a.fifo >b.fifo & $COUNT other <b.fifo >a.fifo & "
+        os.mkfifo(tree.folder / name)
+    script = (
+        "cd $PLACE; $COUNT left <>a.fifo >b.fifo & $COUNT right <b.fifo >a.fifo & "
         "exec $COUNT first stubborn"
     )
-    order = tree.order(ring, "first", "one", "other")
-    tree.poll_until(order, first=1, one=0, other=0)
+    order = tree.order(script, "first", "left", "right")
+    tree.poll_until(order, first=1, left=0, right=0)
 
     tree.now = 0.76 * GRACE_S
 
-    tree.poll_until(order, first=1, one=1, other=1)
+    tree.poll_until(order, first=1, left=1, right=1)
 
 
 def test_pipe_reader_behind_a_ring_of_pipes_gets_sigterm_after_the_ring(tree):
-    os.mkfifo(tree.place / "a.fifo")
-    ring = "cd $PLACE; $COUNT one stubborn <>a.fifo 3<>a.fifo | $COUNT reader & exec $COUNT first"
-    order = tree.order(ring, "first", "one", "reader")
+    os.mkfifo(tree.folder / "a.fifo")
+    ring = "cd $PLACE; $COUNT ring stubborn <>a.fifo 3<>a.fifo | $COUNT reader & exec $COUNT first"
+    order = tree.order(ring, "first", "ring", "reader")
 
-    tree.poll_until(order, first=1, one=1, reader=0)
+    tree.poll_until(order, first=1, ring=1, reader=0)
 
 
 def test_process_started_during_a_stop_gets_sigterm_only_after_its_parent_ended(tree):
     trap = "trap '$COUNT saver' TERM; $COUNT first; wait"
     order = tree.order(trap, "first")
     tree.poll_until(order, first=1)
-    tree.eventually((tree.place / "saver").exists)
+    tree.eventually((tree.folder / "saver").exists)
 
     tree.now = 0.99 * GRACE_S
     order.send_due()
@@ -364,11 +365,11 @@ def test_supervisor_process_spared_from_a_stop_gets_no_sigterm(tree):
 
 def test_worker_process_tree_is_complete_on_kernels_without_lists_of_children(tree, monkeypatch):
     order = tree.order("bash -c '$COUNT first; true'; true", "first")
-    fast = stop_order.processes_below(tree.root)
+    expected_pids = stop_order.processes_below(tree.root)
     monkeypatch.setattr(os.path, "exists", lambda path: not path.endswith("/children"))
 
-    assert stop_order.processes_below(tree.root) == fast
-    assert len(fast) == 3
+    assert stop_order.processes_below(tree.root) == expected_pids
+    assert len(expected_pids) == 3  # two shells and the counter
     tree.poll_until(order, first=1)
 
 

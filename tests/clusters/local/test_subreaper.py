@@ -13,7 +13,7 @@ import pytest
 from runai.hub_service.clusters.states.stored_workload import ExitStatus
 from starts import has_ended
 
-DEAF_TO_ITS_PARENTS_DEATH = """
+PROGRAM_DEAF_TO_ITS_PARENTS_DEATH = """
 import ctypes, os, time
 ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
 print(os.getpid())
@@ -26,11 +26,11 @@ time.sleep(1000)
     [
         pytest.param(
             ("sh", "-c", "env -i setsid sleep 1000 & echo $!; exec sleep 1000"),
-            id="without our environment",
+            id="cleared environment",
         ),
         pytest.param(
-            (sys.executable, "-I", "-S", "-u", "-c", DEAF_TO_ITS_PARENTS_DEATH),
-            id="deaf to its parent's death",
+            (sys.executable, "-I", "-S", "-u", "-c", PROGRAM_DEAF_TO_ITS_PARENTS_DEATH),
+            id="no signal at its parent's death",
         ),
     ],
 )
@@ -47,7 +47,8 @@ def test_job_attempt_of_a_killed_supervisor_is_locked_until_its_processes_end(
         assert not leftover.is_running()
         assert not worker.is_running()
         assert start.attempt.begun()
-        assert (start.attempt.final_exit(), start.attempt.program_exit()) == (None, None)
+        assert start.attempt.final_exit() is None
+        assert start.attempt.program_exit() is None
     finally:
         with suppress(psutil.NoSuchProcess):
             leftover.kill()
@@ -117,7 +118,8 @@ def test_supervisor_records_its_worker_exit_after_its_witness_is_killed(
     os.kill(start.pid, signal.SIGKILL)
     os.waitpid(start.pid, 0)
     assert supervisor.pid == start.attempt.holder()
-    os.waitpid(start("sh", "-c", "echo twice").pid, 0)
+    second_pid = start("sh", "-c", "echo twice").pid
+    os.waitpid(second_pid, 0)  # it ends at once: the attempt is locked
     assert supervisor.pid == start.attempt.holder()
 
     orders.write_text("0\n")

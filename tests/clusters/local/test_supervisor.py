@@ -35,7 +35,7 @@ def test_supervisor_notes_the_exit_code_of_its_worker(start, script, exit_code):
         (["true"], {"workdir": "/no/dir"}, "cannot start in /no/dir: /no is not there"),
         (["true"], {"directories": ["/proc/x"]}, "cannot start: /proc/x is not there"),
     ],
-    ids=["unknown program", "no such directory", "cannot make a directory"],
+    ids=["unknown program", "missing workdir", "directory that cannot be made"],
 )
 def test_supervisor_notes_and_logs_why_its_worker_could_not_start(start, command, fields, text):
     assert ExitStatus(127, text=text) == start(*command, **fields).final_exit()
@@ -45,15 +45,16 @@ def test_supervisor_notes_and_logs_why_its_worker_could_not_start(start, command
 
 def test_second_supervisor_start_of_the_same_job_attempt_runs_no_program(start):
     program = "echo once; read -r _ < /dev/null; exec sleep 1000"
-    start("sh", "-c", program)
-    first = start.pid
+    first_pid = start("sh", "-c", program).pid
 
-    os.waitpid(start("sh", "-c", program).pid, 0)
-    assert first == start.attempt.holder()
+    pid_beside_the_first = start("sh", "-c", program).pid
+    os.waitpid(pid_beside_the_first, 0)
+    assert start.attempt.holder() == first_pid
 
-    os.kill(first, signal.SIGTERM)
-    os.waitpid(first, 0)
-    os.waitpid(start("sh", "-c", program).pid, 0)
+    os.kill(first_pid, signal.SIGTERM)
+    os.waitpid(first_pid, 0)
+    pid_after_the_first = start("sh", "-c", program).pid
+    os.waitpid(pid_after_the_first, 0)
     assert start.output() == "once\n"
 
 
@@ -103,7 +104,7 @@ while True:
 
 def test_worker_that_ignores_sigterm_is_killed_with_its_descendants(start, eventually):
     start.python(STUBBORN, grace_seconds=0.2)
-    eventually(lambda: len(start.output().split()) == 4)
+    eventually(lambda: len(start.output().split()) == 4)  # three PIDs, and "ready"
 
     start.stop()
 
@@ -122,8 +123,7 @@ def test_program_under_a_shell_gets_the_grace_period_of_a_worker_stop(start, eve
 
     start.stop()
 
-    ending = start.final_exit()
-    assert ending.stop_requested
+    assert start.final_exit().stop_requested
     assert not start.exit_file()["killed"]
     assert start.output().endswith("saved\n")
 
@@ -180,7 +180,7 @@ def test_requested_files_and_directories_exist_before_the_worker_starts(start, t
     assert start.output() == "hello\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another account")
 def test_worker_process_runs_under_its_users_account(start, eventually):
     nobody = pwd.getpwnam("nobody")
     home = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's own directories
@@ -221,6 +221,7 @@ def test_logs_are_split_between_lines_and_retain_first_and_newest_files(start):
     start.final_exit()
 
     files = sorted(start.path.glob("log-*.txt"))
+    # A file has six lines of eight bytes; its name states the lines and bytes before it.
     assert [path.name for path in files] == [
         "log-000001.txt",
         *(f"log-{n:06d}-{6 * n - 6}-{48 * n - 48}.txt" for n in (5, 6, 7)),
@@ -231,7 +232,7 @@ def test_logs_are_split_between_lines_and_retain_first_and_newest_files(start):
 
 
 def test_log_line_longer_than_a_file_is_split(start):
-    start("sh", "-c", "printf '%0120d\\n' 7", log_bytes=50, log_files=10)
+    start("sh", "-c", "printf '%0120d\\n' 7", log_bytes=50, log_files=10)  # 120 digits
     start.final_exit()
 
     assert [p.stat().st_size for p in sorted(start.path.glob("log-*.txt"))] == [50, 50, 21]

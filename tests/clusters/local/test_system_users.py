@@ -16,7 +16,7 @@ from waiting import eventually_async
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jobs as users")
 
 LAB_GROUP = 54_400
-GROUPS = "import os; print(os.getuid(), os.getgid(), sorted(os.getgroups()))"
+PRINT_GROUPS_PROGRAM = "import os; print(os.getuid(), os.getgid(), sorted(os.getgroups()))"
 SECRET = "a-password-of-ana"
 
 
@@ -39,7 +39,7 @@ async def begin_job(lab, *command, device=0, **fields):
     return record.id
 
 
-async def printed(lab, workload):
+async def read_output(lab, workload):
     chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
     return b"".join([chunk.lines async for chunk in chunks]).decode().strip()
 
@@ -49,23 +49,23 @@ async def running_pid(lab, workload):
 
 
 async def test_job_has_the_groups_of_its_account_and_none_of_the_platforms(lab):
-    workload = await begin_job(lab, "python3", "-c", GROUPS)
+    workload = await begin_job(lab, "python3", "-c", PRINT_GROUPS_PROGRAM)
     await lab.until(workload, "succeeded")
 
     ana = UIDS["ana"]
-    assert await printed(lab, workload) == f"{ana} {ana} {[ana, LAB_GROUP]}"
+    assert await read_output(lab, workload) == f"{ana} {ana} {[ana, LAB_GROUP]}"
 
 
 def test_session_has_the_groups_of_its_account(unix, tmp_path):
     spawner = RunaiLocalSpawner(user=SimpleNamespace(name="ana"), system_users=True)
     spawner._start_account = asyncio.run(unix.directory(tmp_path).account("ana"))
-    become = spawner.make_preexec_fn("ana")
+    change_account = spawner.make_preexec_fn("ana")
     read, write = os.pipe()
 
     pid = os.fork()
     if not pid:
         try:
-            become()
+            change_account()
             os.write(write, f"{os.getuid()} {os.getgid()} {sorted(os.getgroups())}".encode())
         finally:
             os._exit(0)
@@ -78,17 +78,17 @@ def test_session_has_the_groups_of_its_account(unix, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attempt",
+    "script",
     [
-        pytest.param("cat {home}/notes", id="a file"),
-        pytest.param("ls {home}", id="the home"),
-        pytest.param("cat /proc/{pid}/environ", id="the environment"),
-        pytest.param("ls /proc/{pid}/fd", id="open files"),
-        pytest.param("kill {pid}", id="a signal"),
-        pytest.param("ls {log}", id="the output"),
+        pytest.param("cat {home}/notes", id="read a file"),
+        pytest.param("ls {home}", id="list the home"),
+        pytest.param("cat /proc/{pid}/environ", id="read the environment"),
+        pytest.param("ls /proc/{pid}/fd", id="list open files"),
+        pytest.param("kill {pid}", id="send a signal"),
+        pytest.param("ls {log}", id="list the output"),
     ],
 )
-async def test_job_processes_and_files_are_inaccessible_to_other_users(lab, unix, attempt):
+async def test_job_processes_and_files_are_inaccessible_to_other_users(lab, unix, script):
     home = unix.folder / "ana"
     (home / "notes").write_text("of ana")
     os.chown(home / "notes", UIDS["ana"], UIDS["ana"])
@@ -96,12 +96,12 @@ async def test_job_processes_and_files_are_inaccessible_to_other_users(lab, unix
     pid = await running_pid(lab, workload)
     log = (await lab.cluster.workload(workload)).log_dir
 
-    result = as_user("pat", attempt.format(home=home, pid=pid, log=log))
+    result = as_user("pat", script.format(home=home, pid=pid, log=log))
 
     assert result.returncode != 0
     assert SECRET not in result.stdout + result.stderr
-    if "{log}" not in attempt:  # of the service alone: her output comes by the service
-        assert as_user("ana", attempt.format(home=home, pid=pid)).returncode == 0
+    if "{log}" not in script:  # the output folder belongs to the service alone
+        assert as_user("ana", script.format(home=home, pid=pid)).returncode == 0
 
 
 async def test_job_goes_on_under_its_account_over_a_restart_of_the_service(unix, tmp_path):
@@ -113,7 +113,7 @@ async def test_job_goes_on_under_its_account_over_a_restart_of_the_service(unix,
         pid = await running_pid(lab, workload)
 
         async def is_up():
-            return await printed(lab, workload) == "up"
+            return await read_output(lab, workload) == "up"
 
         await eventually_async(is_up)
 
@@ -122,4 +122,5 @@ async def test_job_goes_on_under_its_account_over_a_restart_of_the_service(unix,
         await lab.cluster.suspend(workload, by="ana")
         await lab.until(workload, "suspended")
 
-    assert (done.read_text(), done.stat().st_uid) == (f"{UIDS['ana']}\n", UIDS["ana"])
+    assert done.read_text() == f"{UIDS['ana']}\n"
+    assert done.stat().st_uid == UIDS["ana"]

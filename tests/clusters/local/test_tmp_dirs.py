@@ -29,8 +29,9 @@ from waiting import eventually, eventually_async
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
 
-BELOW = "/ray/session_2026-11-29_13-33-59_123456_1234567/sockets/plasma_store"
+RAY_SOCKET_PATH = "/ray/session_2026-11-29_13-33-59_123456_1234567/sockets/plasma_store"
 """Path of the longest socket of Ray, below TMPDIR."""
+MAX_SOCKET_PATH_BYTES = 107  # the kernel's limit for a Unix socket
 
 RAY_LIKE_PROGRAM = """
 import os, socket, sys, tempfile
@@ -48,7 +49,7 @@ print(tempfile.gettempdir(), flush=True)
 {then}
 """
 """A program that does with TMPDIR what Ray does."""
-HOLD = "import signal; signal.pause()"
+WAIT = "import signal; signal.pause()"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
+def base() -> Iterator[Path]:
     """A folder with a path as short as an admin may choose."""
     folder = Path("/tmp") / f"t{os.getpid()}"
     folder.mkdir(mode=0o700)
@@ -77,13 +78,13 @@ def ray_like_command(then: str = "") -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", RAY_LIKE_PROGRAM.format(then=then))
 
 
-def try_exclusive_lock(place: str) -> subprocess.CompletedProcess[bytes]:
-    """Lock a folder as systemd-tmpfiles does before it removes from it; it fails if it is held."""
-    return subprocess.run(["flock", "--nonblock", "--exclusive", place, "true"], check=False)
+def try_exclusive_lock(folder: str) -> subprocess.CompletedProcess[bytes]:
+    """Lock a folder as systemd-tmpfiles does before it removes files; it fails if it is locked."""
+    return subprocess.run(["flock", "--nonblock", "--exclusive", folder, "true"], check=False)
 
 
-def listed(place: Path) -> list[str]:
-    return [entry.name for entry in place.iterdir()]
+def names_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()]
 
 
 async def output(lab: LocalLab, name: str) -> list[str]:
@@ -94,10 +95,10 @@ async def output(lab: LocalLab, name: str) -> list[str]:
 async def printed_tmp_dir(lab: LocalLab, name: str, lines: int = 2) -> Path:
     """Return the TMPDIR that a job has printed, when it has."""
 
-    async def printed() -> bool:
+    async def has_printed() -> bool:
         return len(await output(lab, name)) >= lines
 
-    await eventually_async(printed)
+    await eventually_async(has_printed)
     return Path((await output(lab, name))[-1])
 
 
@@ -106,9 +107,9 @@ async def tmp_dir(lab: LocalLab, workload: str, worker: int = 0) -> Path:
     return Path((await lab.cluster.environment(workload, worker)).variables["TMPDIR"])
 
 
-async def wait_until_removed(*places: Path) -> None:
+async def wait_until_removed(*folders: Path) -> None:
     def are_removed() -> bool:
-        return not any(place.exists() for place in places)
+        return not any(folder.exists() for folder in folders)
 
     await eventually_async(are_removed, what="the folder is removed")
 
@@ -119,23 +120,25 @@ class TestPath:
     @pytest.mark.parametrize(
         "name",
         [
-            pytest.param("vision/exp 0196", id="a short one"),
-            pytest.param(f"{'p' * 63}/{'n' * 63} {'0' * 36}", id="the longest names"),
-            pytest.param("ü/é ☃", id="other letters"),
+            pytest.param("vision/exp 0196", id="short name"),
+            pytest.param(f"{'p' * 63}/{'n' * 63} {'0' * 36}", id="longest names"),
+            pytest.param("ü/é ☃", id="other script"),
         ],
     )
     def test_tmp_dir_path_leaves_room_for_a_ray_socket(self, dirs, name):
         path = dirs.make(name)
 
-        assert len(os.fsencode(path)) <= MAX_PATH_BYTES == 107 - len("/") - 72
-        assert len(os.fsencode(f"{path}{BELOW}")) <= 107
+        # 72 bytes are left below a folder and its slash; Ray needs 68.
+        assert MAX_SOCKET_PATH_BYTES - len("/") - 72 == MAX_PATH_BYTES
+        assert len(os.fsencode(path)) <= MAX_PATH_BYTES
+        assert len(os.fsencode(f"{path}{RAY_SOCKET_PATH}")) <= MAX_SOCKET_PATH_BYTES
         assert is_in_tmp_dir(str(path))
         dirs.remove(name)
 
-    def test_tmp_dir_is_below_the_platforms_own_short_tmpdir(self, short, tmp_path):
-        dirs = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
+    def test_tmp_dir_is_below_the_platforms_own_short_tmpdir(self, base, tmp_path):
+        dirs = TmpDirs(tmp_path, environ={"TMPDIR": str(base)})
 
-        assert dirs.make("a").parent.parent == short
+        assert dirs.make("a").parent.parent == base
 
     @pytest.mark.parametrize(
         "tmpdir",
@@ -146,8 +149,8 @@ class TestPath:
             pytest.param("", id="empty"),
         ],
     )
-    def test_tmp_dir_is_in_tmp_if_the_platforms_own_cannot_be_used(self, tmpdir, short, tmp_path):
-        tmpdir = tmpdir.format(long=tmp_path, short=short)
+    def test_tmp_dir_is_in_tmp_if_the_platforms_own_cannot_be_used(self, tmpdir, base, tmp_path):
+        tmpdir = tmpdir.format(long=tmp_path, short=base)
         dirs = TmpDirs(tmp_path, environ={"TMPDIR": tmpdir})
 
         assert dirs.make("a").parent.parent == DEFAULT_BASE
@@ -156,27 +159,27 @@ class TestPath:
     @pytest.mark.parametrize(
         ("mode", "for_all"),
         [
-            pytest.param(0o777, False, id="others may rename what is in it"),
-            pytest.param(0o700, True, id="the users cannot enter it"),
+            pytest.param(0o777, False, id="writable by all accounts"),
+            pytest.param(0o700, True, id="closed to the users"),
         ],
     )
-    def test_tmp_dir_is_in_tmp_if_the_platforms_own_is_unsafe(self, mode, for_all, short, tmp_path):
-        short.chmod(mode)
-        dirs = TmpDirs(tmp_path, for_all=for_all, environ={"TMPDIR": str(short)})
+    def test_tmp_dir_is_in_tmp_if_the_platforms_own_is_unsafe(self, mode, for_all, base, tmp_path):
+        base.chmod(mode)
+        dirs = TmpDirs(tmp_path, for_all=for_all, environ={"TMPDIR": str(base)})
 
         assert dirs.make("a").parent.parent == DEFAULT_BASE
         dirs.remove("a")
 
     def test_tmp_dir_follows_a_changed_tmpdir_once_the_old_one_is_unused(
-        self, short, dirs, tmp_path
+        self, base, dirs, tmp_path
     ):
         before = dirs.make("a")
-        changed = TmpDirs(tmp_path, environ={"TMPDIR": str(short)})
+        changed = TmpDirs(tmp_path, environ={"TMPDIR": str(base)})
 
         assert changed.make("b").parent == before.parent
         for name in ("a", "b"):
             changed.remove(name)
-        assert changed.make("c").parent.parent == short
+        assert changed.make("c").parent.parent == base
 
     @pytest.mark.parametrize(
         ("path", "is_ours"),
@@ -206,12 +209,12 @@ class TestFolder:
         dirs.remove("a")
 
     def test_tmp_dir_of_a_joining_worker_has_the_files_of_the_first(self, dirs):
-        (dirs.make("a") / "noted").touch()
+        (dirs.make("a") / "file").touch()
 
-        assert (dirs.make("a") / "noted").exists()
+        assert (dirs.make("a") / "file").exists()
 
     def test_leftover_tmp_dir_is_empty_for_the_next_start(self, dirs, tmp_path):
-        (dirs.make("a") / "noted").touch()
+        (dirs.make("a") / "file").touch()
 
         assert list(TmpDirs(tmp_path, environ={}).make("a").iterdir()) == []
 
@@ -261,9 +264,9 @@ class TestFolder:
         try:
             eventually(lambda: [entry.name for entry in leftover.iterdir()] == ["mounted"])
             assert (leftover / "mounted/roots").exists()
-            [named] = check_tmp_dirs(tmp_path)
-            assert named.verdict == "note"
-            assert str(leftover) in named.text
+            [finding] = check_tmp_dirs(tmp_path)
+            assert finding.verdict == "note"
+            assert str(leftover) in finding.text
         finally:
             subprocess.run(["umount", f"{leftover}/mounted"], check=True)
         TmpDirs(tmp_path, environ={}).sweep(())
@@ -289,13 +292,13 @@ class TestSweep:
     @pytest.mark.parametrize(
         "use",
         [
-            pytest.param("lock", id="a supervisor or a server holds it"),
-            pytest.param("process", id="a process names it"),
-            pytest.param("row", id="its job is active"),
+            pytest.param("lock", id="locked by a supervisor or a server"),
+            pytest.param("process", id="in the environment of a process"),
+            pytest.param("row", id="folder of an active job"),
         ],
     )
     def test_tmp_dir_sweep_spares_a_directory_in_use(self, use, dirs, tmp_path):
-        path, other = dirs.make("a"), dirs.make("b")
+        path, unused_path = dirs.make("a"), dirs.make("b")
         command = [
             sys.executable,
             "-I",
@@ -313,7 +316,8 @@ class TestSweep:
             lock = locked(path) if use == "lock" else lock_tmp_dir("")
             try:
                 TmpDirs(tmp_path, environ={}).sweep(["a"] if use == "row" else [])
-                assert (path.exists(), other.exists()) == (True, False)
+                assert path.exists()
+                assert not unused_path.exists()
             finally:
                 process.kill()
                 if lock >= 0:
@@ -336,8 +340,8 @@ class TestSweep:
         leftover = path.parent / ".trash/abc"
         leftover.mkdir(parents=True)
         (leftover / "file").touch()
-        [named] = check_tmp_dirs(tmp_path)
-        assert str(leftover) in named.text
+        [finding] = check_tmp_dirs(tmp_path)
+        assert str(leftover) in finding.text
 
         TmpDirs(tmp_path, environ={}).sweep(["a"])
 
@@ -351,21 +355,22 @@ class TestJobs:
     """The folders of jobs."""
 
     async def test_ray_job_joins_no_ray_cluster_of_a_different_or_earlier_start(self, lab):
-        first = lab.job("h", command=ray_like_command(HOLD), gpus=0.5)
-        second = lab.job("i", command=ray_like_command(HOLD), project="nlp", user="bo", gpus=0.5)
+        first = lab.job("h", command=ray_like_command(WAIT), gpus=0.5)
+        second = lab.job("i", command=ray_like_command(WAIT), project="nlp", user="bo", gpus=0.5)
         await lab.started(first, second, share=0.5)
-        places = [await printed_tmp_dir(lab, first.id), await printed_tmp_dir(lab, second.id)]
+        folders = [await printed_tmp_dir(lab, first.id), await printed_tmp_dir(lab, second.id)]
         begun = [(await output(lab, spec.id))[0] for spec in (first, second)]
         assert begun == ["begins vision/h", "begins nlp/i"]
 
         for spec in (first, second):
             await lab.cluster.suspend(spec.id, by="ana")
             await lab.until(spec.id, "suspended")
-        await wait_until_removed(*places)
+        await wait_until_removed(*folders)
         await lab.cluster.resume(first.id, by="ana")
         assert await lab.cluster.apply(plan(start(first.id, 0, share=0.5))) == []
 
-        assert await printed_tmp_dir(lab, first.id, 4) == places[0]
+        # The second start prints the lines 3 and 4.
+        assert await printed_tmp_dir(lab, first.id, lines=4) == folders[0]
         assert (await output(lab, first.id))[2] == "begins vision/h"
 
     async def test_ray_cluster_of_a_killed_start_is_not_joined_by_the_next_start(self, lab):
@@ -378,82 +383,83 @@ class TestJobs:
         assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
         await lab.until(spec.id, "failed")
 
+        # Each start prints two lines: `begins` or `joins`, and its folder.
         assert (await output(lab, spec.id))[::2] == ["begins vision/exp"] * 2
 
     async def test_gang_shares_a_tmp_dir_until_its_last_worker_has_ended(self, lab):
         spec = lab.job(workers=2)
         await lab.started(spec)
-        place = await tmp_dir(lab, spec.id)
-        assert await tmp_dir(lab, spec.id, 1) == place
-        (place / "noted").touch()
+        folder = await tmp_dir(lab, spec.id)
+        assert await tmp_dir(lab, spec.id, 1) == folder
+        (folder / "file").touch()
 
         await lab.end(spec, 0)
         await eventually_async(lambda: _has_ended(lab, spec.id, 0))
-        assert (place / "noted").exists()
+        assert (folder / "file").exists()
         await lab.end(spec, 0, worker=1)
         await lab.until(spec.id, "succeeded")
 
-        await wait_until_removed(place)
+        await wait_until_removed(folder)
 
     async def test_resized_worker_retains_the_files_of_its_tmp_dir(self, lab):
         spec = lab.job(on_term=143, elastic=True, gpus_max=MilliGpu(4000))
         await lab.started(spec)
-        place = await tmp_dir(lab, spec.id)
-        (place / "noted").touch()
+        folder = await tmp_dir(lab, spec.id)
+        (folder / "file").touch()
 
         assert await lab.cluster.apply(plan(resize(spec.id, 0, 1))) == []
         await lab.until(spec.id, "stopping")
         await lab.until(spec.id, "running")
 
-        assert listed(place) == ["noted"]
+        assert names_in(folder) == ["file"]
 
     async def test_tmp_dir_is_removed_after_service_and_supervisors_were_killed(self, tmp_path):
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
-            place = await tmp_dir(lab, spec.id)
-            (place / "noted").touch()
+            folder = await tmp_dir(lab, spec.id)
+            (folder / "file").touch()
             [worker] = (await lab.cluster.workload(spec.id)).workers
             assert worker.process is not None
             supervisors = psutil.Process(worker.process.pid).parents()[:2]
-        assert listed(place) == ["noted"]
+        assert names_in(folder) == ["file"]
         for process in reversed(supervisors):
             process.kill()
         await asyncio.to_thread(psutil.wait_procs, supervisors)
         async with local_lab(tmp_path) as lab:
             await lab.until(spec.id, "retrying")
 
-            await wait_until_removed(place)
+            await wait_until_removed(folder)
 
     async def test_restarted_service_spares_the_tmp_dir_of_a_running_job(self, tmp_path):
         async with local_lab(tmp_path, forget=False) as lab:
             spec = lab.job()
             await lab.started(spec)
-            place = await tmp_dir(lab, spec.id)
-            (place / "noted").touch()
+            folder = await tmp_dir(lab, spec.id)
+            (folder / "file").touch()
         async with local_lab(tmp_path) as lab:
-            assert (place / "noted").exists()
+            assert (folder / "file").exists()
             await lab.until(spec.id, "running")
             await lab.end(spec, 0)
             await lab.until(spec.id, "succeeded")
 
-            await wait_until_removed(place)
+            await wait_until_removed(folder)
 
     async def test_tmp_dir_is_locked_while_its_supervisor_lives(self, lab):
         spec = lab.job()
         await lab.started(spec)
-        place = await tmp_dir(lab, spec.id)
+        folder = await tmp_dir(lab, spec.id)
 
-        assert try_exclusive_lock(str(place)).returncode != 0
+        assert try_exclusive_lock(str(folder)).returncode != 0
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
     @pytest.mark.parametrize(
         ("requested", "is_retained"),
         [
-            pytest.param("/var/tmp", True, id="given with the job"),
-            pytest.param("", True, id="given with the job, empty"),
-            pytest.param("/tmp/runai-abcdef/abcdefgh", False, id="of the notebook it comes from"),
+            pytest.param("/var/tmp", True, id="requested with the job"),
+            pytest.param("", True, id="requested with the job, empty"),
+            pytest.param("/tmp/runai-abcdef/abcdefgh", False, id="TMPDIR of the notebook"),
         ],
     )
     async def test_tmp_dir_overrides_a_notebooks_tmpdir_but_not_an_explicit_one(
@@ -467,8 +473,8 @@ class TestJobs:
         assert is_in_tmp_dir(actual) is not is_retained
 
     @as_root
-    async def test_tmp_dir_of_a_system_users_job_belongs_to_its_account(self, short):
-        short.chmod(0o755)
+    async def test_tmp_dir_of_a_system_users_job_belongs_to_its_account(self, base):
+        base.chmod(0o755)
         with accounts() as unix:
             folder = unix.folder
             async with local_lab(folder, accounts=unix.directory(folder / "data")) as lab:
@@ -477,34 +483,34 @@ class TestJobs:
                 await lab.cluster.submit([spec])
                 assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
                 await lab.until(spec.id, "succeeded")
-                listed, place = await output(lab, spec.id)
+                listing, printed_path = await output(lab, spec.id)
 
-                assert listed.split()[0].rstrip(".+") == "drwx------"
-                assert listed.split()[2:4] == [str(UIDS["ana"])] * 2
-                await wait_until_removed(Path(place))
+                assert listing.split()[0].rstrip(".+") == "drwx------"
+                assert listing.split()[2:4] == [str(UIDS["ana"])] * 2
+                await wait_until_removed(Path(printed_path))
 
     async def test_session_tmp_dir_exists_from_its_grant_to_the_end_of_its_server(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
-        place = await tmp_dir(lab, spec.id)
-        assert listed(place) == []
-        (place / "noted").touch()
+        folder = await tmp_dir(lab, spec.id)
+        assert names_in(folder) == []
+        (folder / "file").touch()
         await lab.cluster.attach(spec.id, await lab.session_process())
-        assert await tmp_dir(lab, spec.id) == place
-        assert (place / "noted").exists()
+        assert await tmp_dir(lab, spec.id) == folder
+        assert (folder / "file").exists()
 
         await lab.end_session(spec)
-        await wait_until_removed(place)
+        await wait_until_removed(folder)
 
     async def test_tmp_dir_of_a_session_without_a_server_is_removed_with_it(self, lab):
         spec = lab.session()
         await lab.started(spec, share=0.5)
-        place = await tmp_dir(lab, spec.id)
+        folder = await tmp_dir(lab, spec.id)
 
         await lab.cluster.delete(spec.id, by="ana")
         await lab.until_deleted(spec.id)
 
-        await wait_until_removed(place)
+        await wait_until_removed(folder)
 
     async def test_compiler_caches_of_jobs_are_in_the_home(self, lab):
         script = "echo $TORCHINDUCTOR_CACHE_DIR"

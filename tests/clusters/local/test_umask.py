@@ -29,8 +29,8 @@ from runai.hub_service.wire.schemas import ProjectPut
 from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import real_accounts
 
-ELSEWHERE = "0" * 64
-VALUES = ["000", "002", "007", "022", "027", "077"]
+OTHER_MACHINE = "0" * 64
+UMASKS = ["000", "002", "007", "022", "027", "077"]
 OWNER_MASKS = ["0100", "0400", "0700", "0777"]
 
 # -- values --------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def test_umask_note_of_a_client_has_its_umask_without_changing_it():
     assert after == 0o027
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", UMASKS)
 def test_umask_of_a_job_submission_applies_if_sent_by_the_account_on_this_machine(value):
     note = UmaskNote(umask=f"0{value}", uid=1000, machine=this_machine())
 
@@ -57,8 +57,8 @@ def test_umask_of_a_job_submission_applies_if_sent_by_the_account_on_this_machin
 
 @pytest.mark.parametrize(
     ("uid", "machine"),
-    [(1000, ELSEWHERE), (0, None), (1001, None)],
-    ids=["another machine", "sudo", "another account"],
+    [(1000, OTHER_MACHINE), (0, None), (1001, None)],
+    ids=["other machine", "sudo", "other account"],
 )
 def test_umask_of_a_client_on_a_foreign_machine_or_account_is_ignored(uid, machine):
     note = UmaskNote(umask="0777", uid=uid, machine=machine or this_machine())
@@ -76,7 +76,7 @@ def test_umask_of_a_job_submission_that_takes_the_owners_rights_is_refused(value
     assert refused.value.code == "umask_of_owner"
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", UMASKS)
 def test_project_umask_is_accepted_with_and_without_a_leading_zero(value):
     assert ProjectPut(umask=f"0{value}").umask == ProjectPut(umask=value).umask == value
 
@@ -99,7 +99,7 @@ def etc(tmp_path, monkeypatch):
     return tmp_path
 
 
-PAM = "session optional pam_umask.so umask=0002"
+PAM_UMASK_LINE = "session optional pam_umask.so umask=0002"
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ PAM = "session optional pam_umask.so umask=0002"
         ("", {"login.defs": "USERGROUPS_ENAB yes\nUMASK 022"}, "022"),
         ("", {"login.defs": "UMASK 027", "default/login": "UMASK=077"}, "027"),
         ("", {"default/login": "UMASK=007"}, "007"),
-        ("", {"pam.d/login": PAM, "login.defs": "UMASK 077"}, "002"),
+        ("", {"pam.d/login": PAM_UMASK_LINE, "login.defs": "UMASK 077"}, "002"),
         ("", {"pam.d/common-session": "-session optional pam_umask.so", "login.defs": "UMASK 7"},
          "007"),
-        ("", {"pam.d/login": f"# {PAM}"}, "022"),
+        ("", {"pam.d/login": f"# {PAM_UMASK_LINE}"}, "022"),
     ],
     ids=[
         *("nothing", "GECOS", "capitals", "no number", "owner's rights", "comment"),
-        *("user groups", "login.defs", "default/login", "PAM", "PAM without", "PAM comment"),
+        *("user groups", "login.defs", "default/login", "PAM", "PAM without umask", "PAM comment"),
     ],
 )  # fmt: skip
 def test_umask_of_an_account_is_read_from_its_login_configuration(etc, gecos, files, expected):
@@ -133,13 +133,13 @@ def test_umask_of_an_account_is_read_from_its_login_configuration(etc, gecos, fi
 
 
 @pytest.mark.parametrize(
-    ("name", "mask", "expected"),
+    ("name", "umask", "expected"),
     [("daemon", "022", "002"), ("daemon", "077", "007"), ("nobody", "022", "022"),
      ("root", "022", "022")],
 )  # fmt: skip
-def test_usergroups_of_pam_give_a_private_group_the_owners_rights(etc, name, mask, expected):
+def test_usergroups_of_pam_give_a_private_group_the_owners_rights(etc, name, umask, expected):
     (etc / "pam.d/login").write_text("session optional pam_umask.so usergroups\n")
-    (etc / "login.defs").write_text(f"UMASK {mask}\n")
+    (etc / "login.defs").write_text(f"UMASK {umask}\n")
 
     assert login_umask(pwd.getpwnam(name)) == expected
 
@@ -166,7 +166,7 @@ async def test_all_workers_and_starts_of_a_job_have_its_umask(tmp_path):
         await lab.cluster.apply(plan(*starts))
         await lab.until(spec.id, "succeeded")
 
-        assert await output(lab, spec.id) == ["0027"] * 4
+        assert await output(lab, spec.id) == ["0027"] * 4  # two workers, two starts
 
 
 SHARE = """
@@ -181,65 +181,68 @@ for own in *; do
     echo {own} >> $own/result && touch $own/{own} || exit 1
 done
 """
-RUN_KINDS = ("job", "notebook")
+KINDS = ("job", "notebook")
 
 
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("useradd") is None, reason="makes Unix accounts, as root"
 )
 @pytest.mark.parametrize(
-    ("mask", "file", "folder", "shared"),
+    ("umask", "file_mode", "folder_mode", "is_shared"),
     [("002", 0o664, 0o2775, True), ("022", 0o644, 0o2755, False), ("077", 0o600, 0o2700, False)],
 )
 async def test_project_folder_files_are_writable_by_members_with_umask_002(
-    tmp_path, mask, file, folder, shared
+    tmp_path, umask, file_mode, folder_mode, is_shared
 ):
     """As docs/project_folders.md has it: by job and by notebook, in both directions."""
-    gecos, data_dir = f",,,,umask={mask}", tmp_path / "data"
+    gecos, data_dir = f",,,,umask={umask}", tmp_path / "data"
     data_dir.mkdir(mode=0o700)
     directory = AccountDirectory(KnownAccounts(data_dir))
     with real_accounts(ana=gecos, ben=gecos) as (place, names, group):
-        people = [await directory.account(name) for name in names]
+        accounts = [await directory.account(name) for name in names]
         project = place / "vision"
         project.mkdir()
         shutil.chown(project, "root", group)
         project.chmod(0o2775)
         async with local_lab(tmp_path, accounts=directory) as lab:
 
-            async def run(person: UnixAccount, kind: str, step: str) -> bool:
-                script = step.format(folder=project, own=f"{kind}-of-{person.user}")
+            async def run(account: UnixAccount, kind: str, step: str) -> bool:
+                script = step.format(folder=project, own=f"{kind}-of-{account.user}")
                 if kind == "notebook":
-                    return in_notebook(person, script)
-                assert person.uid is not None
-                note = UmaskNote(umask=mask, uid=person.uid, machine=this_machine())
+                    return in_notebook(account, script)
+                assert account.uid is not None
+                note = UmaskNote(umask=umask, uid=account.uid, machine=this_machine())
                 spec = lab.job(
                     f"j{len(await lab.cluster.workloads())}",
-                    user=person.user,
+                    user=account.user,
                     command=("sh", "-c", script),
-                    umask=umask_of_submission(note, person.uid),
+                    umask=umask_of_submission(note, account.uid),
                 )
                 await lab.cluster.submit([spec])
                 await lab.cluster.apply(plan(start(spec.id, 0)))
                 return (await lab.until(spec.id, "succeeded", "failed")).exit_code == 0
 
-            wrote = [await run(person, kind, SHARE) for kind in RUN_KINDS for person in people]
-            appended = [await run(person, kind, APPEND) for kind in RUN_KINDS for person in people]
+            shares = [await run(account, kind, SHARE) for kind in KINDS for account in accounts]
+            appends = [await run(account, kind, APPEND) for kind in KINDS for account in accounts]
 
         folders = sorted(project.iterdir())
         modes = {stat.S_IMODE(path.stat().st_mode) for path in folders}
-        assert (wrote, appended) == ([True] * 4, [shared] * 4)
-        assert (modes, {path.group() for path in folders}) == ({folder}, {group})
+        assert shares == [True] * 4  # two users, each by job and by notebook
+        assert appends == [is_shared] * 4
+        assert modes == {folder_mode}
+        assert {path.group() for path in folders} == {group}
         results = [path / "result" for path in folders]
-        assert {stat.S_IMODE(result.stat().st_mode) for result in results} == {file}
-        if shared:
+        assert {stat.S_IMODE(result.stat().st_mode) for result in results} == {file_mode}
+        if is_shared:
+            # The line of its writer, and one of each appending run.
             assert {len(result.read_text().split()) for result in results} == {5}
         private = place.glob("*/.local/share/runai")
         assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700}
 
 
-def in_notebook(person: UnixAccount, script: str) -> bool:
+def in_notebook(account: UnixAccount, script: str) -> bool:
     """Run a script as the spawner runs a server; return True if it succeeds."""
-    spawner = RunaiLocalSpawner(user=SimpleNamespace(name=person.user), system_users=True)
-    spawner._start_account = person
-    setup = spawner.make_preexec_fn(person.user)
+    spawner = RunaiLocalSpawner(user=SimpleNamespace(name=account.user), system_users=True)
+    spawner._start_account = account
+    setup = spawner.make_preexec_fn(account.user)
     return subprocess.run(["sh", "-c", script], preexec_fn=setup, check=False).returncode == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runai.hub_service.processes.user_account import UnixAccount, home_name, platform_account
 from runai.spawner.local import RunaiLocalSpawner
 
-ODD = {
+ODD_NAMES = {
     "plus": "user+tag@example.org",
     "accent": "jürgen müller",
     "accent in two characters": unicodedata.normalize("NFD", "jürgen müller"),
@@ -42,9 +42,9 @@ ODD = {
 }
 NAMES = st.one_of(
     st.text(max_size=300),
-    st.sampled_from([*ODD.values()]),
+    st.sampled_from([*ODD_NAMES.values()]),
     st.from_regex(r"[a-zA-Z0-9._@+~ %'/-]{0,70}", fullmatch=True),
-    st.builds(str.__mul__, st.sampled_from([*ODD.values()]), st.integers(1, 70)),
+    st.builds(str.__mul__, st.sampled_from([*ODD_NAMES.values()]), st.integers(1, 70)),
 )
 
 
@@ -74,10 +74,10 @@ def test_home_folder_name_of_any_user_is_a_single_safe_path_component(user: str)
 
 
 @given(NAMES, NAMES)
-def test_two_users_never_share_a_home(one: str, other: str):
-    assert (home_name(one) == home_name(other)) == (one == other)
+def test_two_users_never_share_a_home(first: str, second: str):
+    assert (home_name(first) == home_name(second)) == (first == second)
     # Nor does a user with another user's home folder as name.
-    assert home_name(home_name(one)) != home_name(one) or home_name(one) == one
+    assert home_name(home_name(first)) != home_name(first) or home_name(first) == first
 
 
 def test_long_user_names_with_a_common_beginning_have_different_home_folders():
@@ -86,8 +86,8 @@ def test_long_user_names_with_a_common_beginning_have_different_home_folders():
     assert len(homes) == 256
 
 
-@pytest.mark.parametrize("system_users", [False, True], ids=["platform's", "unix"])
-@pytest.mark.parametrize("user", ["ana", ODD["path"]], ids=["plain", "odd"])
+@pytest.mark.parametrize("system_users", [False, True], ids=["platform's account", "Unix account"])
+@pytest.mark.parametrize("user", ["ana", ODD_NAMES["path"]], ids=["plain name", "odd name"])
 def test_sessions_and_jobs_of_a_user_have_the_same_name_and_home(
     user: str, system_users: bool, tmp_path: Path
 ):

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from deciding import decided
+from decision_loop import decision_loop
 from labs import Clock, LocalLab, local_lab
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -26,7 +26,7 @@ async def two_cpus(
     capacity = NodeCapacity(2000, 4096)
     async with local_lab(tmp_path, clock, forget=forget, capacity=capacity) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
-        async with decided(lab.cluster):
+        async with decision_loop(lab.cluster):
             yield lab
 
 
@@ -37,15 +37,16 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
 
 
 def cpu_job(lab: LocalLab, name: str, **fields: Any) -> WorkloadSpec:
+    """Return a job that requests half of the machine's CPUs and a quarter of its memory."""
     requests: dict[str, Any] = {"gpus": 0, "cpu_milli": 1000, "memory_mib": 1024}
     return lab.job(name, **(requests | fields))
 
 
-def jobs_of(lab: LocalLab, many: int, **fields: Any) -> list[WorkloadSpec]:
-    return [cpu_job(lab, f"exp-{n}", **fields) for n in range(many)]
+def cpu_jobs(lab: LocalLab, count: int, **fields: Any) -> list[WorkloadSpec]:
+    return [cpu_job(lab, f"exp-{n}", **fields) for n in range(count)]
 
 
-def programs(lab: LocalLab) -> int:
+def count_programs(lab: LocalLab) -> int:
     """Count the running programs of jobs, by the path of their orders."""
     processes = psutil.process_iter(["cmdline"])
     return sum(str(lab.place) in (process.info["cmdline"] or ())[-2:-1] for process in processes)
@@ -71,19 +72,20 @@ async def wait_for_states(lab: LocalLab, **expected: str) -> None:
     ],
 )
 async def test_cpu_jobs_start_in_order_while_cpu_and_memory_are_free(lab, fields):
-    jobs = jobs_of(lab, 4, **fields)
+    """The machine has two CPUs and 4 GiB; two jobs use all of one of them."""
+    jobs = cpu_jobs(lab, 4, **fields)
     await lab.cluster.submit(jobs)
 
     await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
-    assert programs(lab) == 2
+    assert count_programs(lab) == 2
 
     await lab.end(jobs[1], 0)
     await wait_for_states(lab, exp_0="running", exp_1="succeeded", exp_2="running", exp_3="queued")
-    assert programs(lab) == 2
+    assert count_programs(lab) == 2
 
 
 async def test_gpu_job_without_a_cpu_request_starts_while_all_cpus_are_in_use(lab):
-    await lab.cluster.submit(jobs_of(lab, 3))
+    await lab.cluster.submit(cpu_jobs(lab, 3))
     await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued")
 
     await lab.cluster.submit([lab.job("trains")])
@@ -92,7 +94,8 @@ async def test_gpu_job_without_a_cpu_request_starts_while_all_cpus_are_in_use(la
 
 
 async def test_job_with_a_gpu_waits_for_the_cpus_that_it_requests(lab):
-    jobs = jobs_of(lab, 1)
+    jobs = cpu_jobs(lab, 1)
+    # One of two CPUs is free.
     await lab.cluster.submit([*jobs, lab.job("trains", cpu_milli=1500)])
 
     await wait_for_states(lab, exp_0="running", trains="queued")
@@ -101,7 +104,7 @@ async def test_job_with_a_gpu_waits_for_the_cpus_that_it_requests(lab):
 
 
 async def test_suspended_job_frees_its_cpu_and_waits_for_one_when_resumed(lab):
-    jobs = jobs_of(lab, 3, on_term=143)
+    jobs = cpu_jobs(lab, 3, on_term=143)
     await lab.cluster.submit(jobs)
     await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued")
     await asyncio.gather(lab.ready(jobs[0]), lab.ready(jobs[1]))
@@ -118,7 +121,7 @@ async def test_suspended_job_frees_its_cpu_and_waits_for_one_when_resumed(lab):
 async def test_running_jobs_retain_their_cpus_over_a_restart(tmp_path):
     clock = Clock()
     async with two_cpus(tmp_path, clock, forget=False) as lab:
-        jobs = jobs_of(lab, 4)
+        jobs = cpu_jobs(lab, 4)
         await lab.cluster.submit(jobs)
         await wait_for_states(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
 
@@ -128,4 +131,4 @@ async def test_running_jobs_retain_their_cpus_over_a_restart(tmp_path):
         await wait_for_states(
             lab, exp_0="succeeded", exp_1="running", exp_2="running", exp_3="queued"
         )
-        assert programs(lab) == 2
+        assert count_programs(lab) == 2

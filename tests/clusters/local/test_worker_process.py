@@ -69,12 +69,12 @@ async def test_process_watch_reports_the_exit_of_its_process(kernel, sleeper):
 
 
 async def test_process_watch_reports_a_process_that_exited_before_the_watch_began(kernel, sleeper):
-    named = _process_of(sleeper.pid)
+    expected_process = _process_of(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
     ended = asyncio.Event()
 
-    ProcessWatch(sleeper.pid, named, ended.set)
+    ProcessWatch(sleeper.pid, expected_process, ended.set)
 
     async with asyncio.timeout(90):
         await ended.wait()
@@ -82,7 +82,7 @@ async def test_process_watch_reports_a_process_that_exited_before_the_watch_bega
 
 async def test_process_watch_of_a_reused_pid_reports_an_exit_and_sends_no_signal(kernel, sleeper):
     ended = asyncio.Event()
-    watch = ProcessWatch(sleeper.pid, _process_of(sleeper.pid, 60), ended.set)
+    watch = ProcessWatch(sleeper.pid, _process_of(sleeper.pid, earlier=60), ended.set)
 
     watch.send(signal.SIGKILL)
 
@@ -111,7 +111,7 @@ def test_process_tree_end_kills_descendants_but_none_of_a_reused_pid(eventually)
     eventually(lambda: len(psutil.Process(shell.pid).children()) == 2)
     children = psutil.Process(shell.pid).children()
 
-    end_tree(_process_of(shell.pid, 60))
+    end_tree(_process_of(shell.pid, earlier=60))
     assert all(child.is_running() for child in children)
     end_tree(_process_of(shell.pid))
 
@@ -129,17 +129,17 @@ def test_leftovers_are_recognised_by_worker_name_and_checkpoint_dir(tmp_path):
     leftover = start_leftover(tmp_path)
     unrelated = [
         start_leftover(tmp_path, "vision/exp-00"),
-        start_leftover(tmp_path / "of another installation"),
+        start_leftover(tmp_path / "other installation"),
     ]
     try:
-        old_enough = psutil.Process(leftover.pid).create_time() + 3600
-        kill_leftovers("vision/exp-0", str(tmp_path), old_enough)
+        an_hour_later = psutil.Process(leftover.pid).create_time() + 3600
+        kill_leftovers("vision/exp-0", str(tmp_path), an_hour_later)
         assert None is leftover.poll()
 
         kill_leftovers("vision/exp-0", str(tmp_path), 0.0)
 
         assert not psutil.pid_exists(leftover.pid)
-        assert [other.poll() for other in unrelated] == [None, None]
+        assert [process.poll() for process in unrelated] == [None, None]
     finally:
         for process in (leftover, *unrelated):
             process.kill()
@@ -148,11 +148,13 @@ def test_leftovers_are_recognised_by_worker_name_and_checkpoint_dir(tmp_path):
 
 def test_leftover_process_that_has_just_been_started_is_killed(monkeypatch, tmp_path):
     leftover = start_leftover(tmp_path)
-    read, reads = psutil.Process.environ, []
+    read_environ, pids = psutil.Process.environ, []
 
     def environ(process):
-        reads.extend([0] if process.pid == leftover.pid else [])
-        return {} if process.pid == leftover.pid and len(reads) < 3 else read(process)
+        """Return no variables at the first two reads, as for a process that has just begun."""
+        pids.append(process.pid)
+        is_early = process.pid == leftover.pid and pids.count(leftover.pid) < 3
+        return {} if is_early else read_environ(process)
 
     monkeypatch.setattr(psutil.Process, "environ", environ)
     try:
@@ -164,33 +166,33 @@ def test_leftover_process_that_has_just_been_started_is_killed(monkeypatch, tmp_
         leftover.wait()
 
 
-@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0], ids=["forward", "back"])
 async def test_worker_process_is_recognised_after_the_clock_was_set(
     seconds, kernel, sleeper, set_clock
 ):
-    before = lasting(_process_of(sleeper.pid))
+    process = lasting(_process_of(sleeper.pid))
     set_clock(seconds)
     ended = asyncio.Event()
 
-    ProcessWatch(sleeper.pid, before, ended.set)
+    ProcessWatch(sleeper.pid, process, ended.set)
     await asyncio.sleep(0)
 
     assert not ended.is_set()
-    assert is_same(before, lasting(_process_of(sleeper.pid)))
-    assert at_present_clock(before).created == psutil.Process(sleeper.pid).create_time()
-    end_tree(before)
+    assert is_same(process, lasting(_process_of(sleeper.pid)))
+    assert at_present_clock(process).created == psutil.Process(sleeper.pid).create_time()
+    end_tree(process)
     async with asyncio.timeout(90):
         await ended.wait()
 
 
-@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0], ids=["forward", "back"])
 def test_leftovers_are_killed_after_the_clock_was_set(seconds, set_clock, tmp_path):
     leftover = start_leftover(tmp_path)
     try:
-        named = lasting(_process_of(leftover.pid))
+        expected_process = lasting(_process_of(leftover.pid))
         set_clock(seconds)
 
-        kill_leftovers("vision/exp-0", str(tmp_path), named.created, named)
+        kill_leftovers("vision/exp-0", str(tmp_path), expected_process.created, expected_process)
 
         assert not psutil.pid_exists(leftover.pid)
     finally:

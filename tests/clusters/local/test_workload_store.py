@@ -95,11 +95,8 @@ def test_scaled_number_of_elastic_workers_is_read_back_from_the_store(path):
     [restored] = store.rows()
     store.close()
     assert restored == after
-    assert (restored.spec.workers, restored.spec.min_workers, len(restored.record.workers)) == (
-        4,
-        2,
-        4,
-    )
+    assert (restored.spec.workers, restored.spec.min_workers) == (4, 2)
+    assert len(restored.record.workers) == 4
 
 
 def test_elastic_job_that_reported_saves_is_checkpointing_after_a_service_restart(path):
@@ -111,7 +108,7 @@ def test_elastic_job_that_reported_saves_is_checkpointing_after_a_service_restar
 
     store = SqliteStore(path)
 
-    assert [again.record.saves for again in store.rows()] == [True]
+    assert [restored.record.saves for restored in store.rows()] == [True]
     store.close()
 
 
@@ -143,21 +140,22 @@ def test_workload_rows_are_read_in_the_order_of_submission(path):
 
 def test_workload_history_is_deleted_with_its_workload(path):
     store = SqliteStore(path)
-    row, line = _row(), HistoryEvent(1.0, "queued", "submitted")
-    store.save([row], events=[(row.id, line)])
-    assert [line] == list(store.history(row.id))
+    row, event = _row(), HistoryEvent(1.0, "queued", "submitted")
+    store.save([row], events=[(row.id, event)])
+    assert [event] == list(store.history(row.id))
 
     store.save(deleted=[row.id])
 
-    assert (list(store.rows()), list(store.history(row.id))) == ([], [])
+    assert list(store.rows()) == []
+    assert list(store.history(row.id)) == []
     store.close()
 
 
 def test_partly_stored_workload_rows_of_an_earlier_version_are_deleted(path):
     store = SqliteStore(path)
-    whole, half = _row("whole"), _row("half-0")
-    line = HistoryEvent(1.0, "queued", "submitted")
-    store.save([whole, half], events=[(row.id, line) for row in (whole, half)])
+    whole, partial = _row("whole"), _row("half-0")
+    event = HistoryEvent(1.0, "queued", "submitted")
+    store.save([whole, partial], events=[(row.id, event) for row in (whole, partial)])
     store.save(events=[("", HistoryEvent(1.0, "coming", '["vision/half-0"]'))])
     store._connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0100'")
     store._connection.commit()
@@ -165,7 +163,7 @@ def test_partly_stored_workload_rows_of_an_earlier_version_are_deleted(path):
 
     store = SqliteStore(path)
     assert [whole] == list(store.rows())
-    assert [list(store.history(name)) for name in ("", half.id, whole.id)] == [[], [], [line]]
+    assert [list(store.history(name)) for name in ("", partial.id, whole.id)] == [[], [], [event]]
     store.close()
 
 
@@ -211,7 +209,7 @@ def test_workload_database_files_are_private_and_writes_are_synchronous(path):
     assert {0o600} == set(modes.values())
     pragmas = ("journal_mode", "synchronous")
     values = [store._connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in pragmas]
-    assert values == ["wal", 2]
+    assert values == ["wal", 2]  # 2: FULL
     store.close()
 
 
@@ -219,8 +217,8 @@ def test_workload_database_files_are_private_and_writes_are_synchronous(path):
 def test_workload_rows_are_stored_changed_and_deleted_in_bulk(path, row_count):
     store = SqliteStore(path)
     rows = [_row(f"exp-{n}") for n in range(row_count)]
-    lines = [(row.id, HistoryEvent(1.0, "submitted", row.id)) for row in rows]
-    store.save(rows, events=lines)
+    events = [(row.id, HistoryEvent(1.0, "submitted", row.id)) for row in rows]
+    store.save(rows, events=events)
     grant = Grant(0, "box", (DeviceShare(0, MilliGpu(1000)),))
     changed = [started(row, [grant], now=2.0, master_port=5).row for row in rows[: row_count // 2]]
     store.save([row for row in changed if row is not None])
@@ -232,6 +230,7 @@ def test_workload_rows_are_stored_changed_and_deleted_in_bulk(path, row_count):
     expected = [*changed, *rows[row_count // 2 :]][: row_count - len(deleted_ids)]
     assert list(store.rows()) == expected
     assert [store.history(row.id) for row in rows] == [
-        [] if row.id in deleted_ids else [line] for row, (_, line) in zip(rows, lines, strict=True)
+        [] if row.id in deleted_ids else [event]
+        for row, (_, event) in zip(rows, events, strict=True)
     ]
     store.close()

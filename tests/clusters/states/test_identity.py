@@ -18,12 +18,12 @@ RECORD = WorkloadRecord(SPEC, WorkloadState.QUEUED, NOW, (), uid=new_uid(NOW))
 
 UNKNOWN = "The vision/alpha that you mean"
 INTENDED = {
-    "with its time": (new_uid(EARLIER), "vision/alpha of 21:05 on 28 November"),
-    "of the same moment": (new_uid(NOW), "vision/alpha of 21:30 on 29 November"),
-    "of Kubernetes": ("0f9f32ec-7d1c-4c39-8e76-0d8a1a4f6a3c", UNKNOWN),
-    "from before uids had times": ("5c7dfb86-43c4-5e5c-9d2a-5f8c8e2f0a11", UNKNOWN),
-    "made up": ("exp1", UNKNOWN),
-    "of the far future": (f"ffffffff-ffff-7{'f' * 3}-bfff-{'f' * 12}", UNKNOWN),
+    "uid with a time": (new_uid(EARLIER), "vision/alpha of 21:05 on 28 November"),
+    "uid of the same minute": (new_uid(NOW), "vision/alpha of 21:30 on 29 November"),
+    "uid of Kubernetes": ("0f9f32ec-7d1c-4c39-8e76-0d8a1a4f6a3c", UNKNOWN),
+    "uid without a time": ("5c7dfb86-43c4-5e5c-9d2a-5f8c8e2f0a11", UNKNOWN),
+    "other text": ("exp1", UNKNOWN),
+    "uid of the far future": (f"ffffffff-ffff-7{'f' * 3}-bfff-{'f' * 12}", UNKNOWN),
 }
 
 
@@ -37,7 +37,7 @@ def test_refusal_of_an_outdated_workload_uid_names_both_workloads_and_times(uid,
     )
 
 
-@pytest.mark.parametrize("uid", ["", RECORD.uid], ids=["any", "its own"])
+@pytest.mark.parametrize("uid", ["", RECORD.uid], ids=["no uid", "its own uid"])
 def test_request_with_the_uid_of_the_workload_is_not_refused(uid):
     refuse_other(RECORD, uid)
 

@@ -22,37 +22,37 @@ POLICY = RetentionPolicy(max_age_s=1000.0, max_finished=4, min_age_s=10.0)
 
 
 @pytest.mark.parametrize(
-    ("ended", "next_"),
-    [
-        pytest.param("", None, id="none"),
-        pytest.param("ana:5", (1005.0, "ana/5"), id="after its time"),
-        pytest.param("ana:5 bo:3", (1003.0, "bo/3"), id="who ended first"),
-        pytest.param("ana:5 ana:6 bo:3 bo:7", (1003.0, "bo/3"), id="as many as may be"),
-        pytest.param("ana:5 ana:6 ana:7 bo:3 bo:4", (15.0, "ana/5"), id="too many: who has most"),
-        pytest.param("bo:3 ana:5 ana:6 ana:7 ana:8", (15.0, "ana/5"), id="not another's older one"),
+    ("ended", "expected"),
+    [  # user:end of each workload; kept 1000 s, at most four, each at least 10 s
+        pytest.param("", None, id="no workload"),
+        pytest.param("ana:5", (1005.0, "ana/5"), id="one workload"),
+        pytest.param("ana:5 bo:3", (1003.0, "bo/3"), id="two workloads"),
+        pytest.param("ana:5 ana:6 bo:3 bo:7", (1003.0, "bo/3"), id="four workloads"),
+        pytest.param("ana:5 ana:6 ana:7 bo:3 bo:4", (15.0, "ana/5"), id="one too many"),
+        pytest.param("bo:3 ana:5 ana:6 ana:7 ana:8", (15.0, "ana/5"), id="older job of bo"),
         pytest.param(
-            "bo:-2000 ana:5 ana:6 ana:7 ana:8", (-1000.0, "bo/-2000"), id="time counts for all"
+            "bo:-2000 ana:5 ana:6 ana:7 ana:8", (-1000.0, "bo/-2000"), id="job of bo past its age"
         ),
     ],
 )
-def test_next_finished_workload_to_drop_is_chosen_by_age_and_users_total(ended, next_):
+def test_next_finished_workload_to_drop_is_chosen_by_age_and_users_total(ended, expected):
     finished = FinishedWorkloads(POLICY)
     for entry in ended.split():
         user, at = entry.split(":")
         finished.add(f"{user}/{at}", user, float(at))
 
-    assert finished.next_expiry() == next_
+    assert finished.next_expiry() == expected
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32))
 def test_retention_drops_only_jobs_of_the_user_with_too_many_jobs(seed):
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     finished = FinishedWorkloads(RetentionPolicy(max_age_s=1e9, max_finished=30, min_age_s=0.0))
     users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
     flood = {f"ana/{n}": "ana" for n in range(100)}
     names = [*users, *flood]
-    dice.shuffle(names)
+    rng.shuffle(names)
     for now, name in enumerate(names):
         finished.add(name, name.partition("/")[0], float(now))
         while (due := finished.next_expiry()) is not None and due[0] <= now:
@@ -64,7 +64,7 @@ def test_retention_drops_only_jobs_of_the_user_with_too_many_jobs(seed):
         retained.append(due[1])
         finished.discard(due[1], due[1].partition("/")[0])
     assert {name for name in retained if not name.startswith("ana")} == set(users)
-    latest = [name for name in names if name.startswith("ana")][-10:]
+    latest = [name for name in names if name.startswith("ana")][-10:]  # a third of the 30
     assert [name for name in retained if name.startswith("ana")] == latest
 
 
@@ -97,7 +97,7 @@ class RetentionLab:
 async def test_finished_workload_is_dropped_after_its_time_and_frees_its_name():
     lab = RetentionLab(POLICY)
     workload = await lab.run_job("exp")
-    assert lab.cluster.pass_time() == 1000.0
+    assert lab.cluster.pass_time() == POLICY.max_age_s
     lab.now = 1000.0
 
     assert lab.cluster.pass_time() is None
@@ -114,7 +114,7 @@ async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay
         lab.now += 1
         await lab.run_job(f"exp-{number}")
 
-    assert lab.cluster.pass_time() == 11.0
+    assert lab.cluster.pass_time() == 1 + POLICY.min_age_s  # exp-0 ended at 1
     assert len(await lab.names()) == 6
     lab.now = 12.0
     lab.cluster.pass_time()
@@ -147,7 +147,7 @@ async def test_workloads_are_dropped_in_the_order_they_ended_after_a_restart():
 
     lab.cluster = lab.open_cluster()
 
-    assert lab.cluster.pass_time() == 1005.0
+    assert lab.cluster.pass_time() == 5 + POLICY.max_age_s
     lab.now = 1005.5
     lab.cluster.pass_time()
     assert await lab.names() == ["first"]
@@ -178,14 +178,14 @@ async def test_deletion_of_a_project_deletes_all_of_its_finished_workloads():
 
 # -- the workload's files on the disk ------------------------------------------------------------
 
-SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
+SAVING_SCRIPT = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 
 
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        pytest.param(SAVES, {"model"}, id="checkpoints stay"),
-        pytest.param("echo said", set(), id="output alone does not"),
+        pytest.param(SAVING_SCRIPT, {"model"}, id="checkpoints"),
+        pytest.param("echo said", set(), id="output alone"),
     ],
 )
 async def test_retention_moves_only_checkpoints_of_a_dropped_job_aside(tmp_path, script, expected):
@@ -210,7 +210,7 @@ async def test_retention_moves_only_checkpoints_of_a_dropped_job_aside(tmp_path,
 async def test_deleted_project_retains_the_checkpoints_of_its_workloads(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
-        spec = lab.job("exp", command=("sh", "-c", SAVES))
+        spec = lab.job("exp", command=("sh", "-c", SAVING_SCRIPT))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))
         submitted = int((await lab.until(spec.id, "succeeded")).submitted)

@@ -61,22 +61,22 @@ def ended(row: Any, exit_status=REQUESTED_EXIT) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("row", "is_set"),
+    ("row", "is_allowed"),
     [
         pytest.param(row_of(), True, id="queued"),
         pytest.param(
             row_after(user_actions.suspended(row_of(), by="ana", now=1)), False, id="suspended"
         ),
-        pytest.param(starting(), False, id="starting by itself"),
+        pytest.param(starting(), False, id="starting"),
         pytest.param(running(), False, id="running"),
         pytest.param(row_of(kind="session"), False, id="session"),
         pytest.param(ended(running(), ExitStatus(0)), False, id="finished"),
     ],
 )
-def test_queued_jobs_alone_can_be_set_aside(row, is_set):
+def test_queued_jobs_alone_can_be_set_aside(row, is_allowed):
     transition = set_aside(row, REASON)
 
-    assert (transition is not None) == is_set
+    assert (transition is not None) == is_allowed
     if transition is not None:
         assert row_after(transition).record.is_set_aside
         assert set_aside(row_after(transition), REASON) is None
@@ -87,8 +87,8 @@ def test_queued_jobs_alone_can_be_set_aside(row, is_set):
     [
         pytest.param(starting(), "stopping", id="job"),
         pytest.param(starting(2), "stopping", id="gang"),
-        pytest.param(half_begun(), "stopping", id="gang of which one has begun"),
-        pytest.param(half_begun(elastic=True), None, id="elastic that another was to join"),
+        pytest.param(half_begun(), "stopping", id="gang with one running worker"),
+        pytest.param(half_begun(elastic=True), None, id="elastic job with one running worker"),
         pytest.param(running(), None, id="running"),
         pytest.param(replace(starting(), intent="delete"), None, id="being deleted"),
     ],

@@ -19,13 +19,13 @@ from runai.hub_service.model.time_limits import ends_at, seconds_run
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
-LIMIT = 100
+LIMIT_S = 100
 GRANT = Grant(0, "n1", (DeviceShare(0, MilliGpu(1000)),))
 Step = Callable[[StoredWorkload, float], Transition | None]
 
 
 def submitted(**fields: Any) -> StoredWorkload:
-    options: dict[str, Any] = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
+    options: Any = {"kind": "job", "command": ("train",), "max_runtime": LIMIT_S} | fields
     spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **options)
     row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
     assert row is not None
@@ -149,6 +149,7 @@ CASES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str, 
 def test_workload_state_and_run_time_follow_its_time_limit_after_each_change(
     fields: dict[str, Any], changes: Sequence[tuple[float, Step]], outcome: tuple[str, float]
 ) -> None:
+    """The limit is 100 s; the outcome is the state and the seconds that have run."""
     row, now = submitted(**fields), 0.0
     for now, step in changes:
         if (after := step(row, now)) is not None:
@@ -162,7 +163,7 @@ def test_next_transition_of_a_running_job_is_due_at_its_time_limit() -> None:
     row = runs(starts(submitted(), 10.0).row, 15.0).row  # type: ignore[arg-type]
     assert row is not None
 
-    assert lifecycle.next_due(row) == ends_at(row.record) == 110.0
+    assert lifecycle.next_due(row) == ends_at(row.record) == 10.0 + LIMIT_S
 
 
 def test_timeout_reason_suggests_a_longer_time_limit() -> None:

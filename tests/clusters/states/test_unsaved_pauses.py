@@ -57,23 +57,23 @@ def examined(row: StoredWorkload, *, is_new: bool | None) -> Transition:
 
 
 @pytest.mark.parametrize(
-    ("fields", "times"),
+    ("fields", "expected"),
     [({}, 1), ({"saves": True}, 3), ({"elastic": True, "gpus_max": MilliGpu(2000)}, 3)],
     ids=["plain", "saves", "elastic"],
 )
 @pytest.mark.parametrize("is_new", [False, True, None])
 def test_job_without_saves_gets_a_checkpoint_check_after_its_first_pause_only(
-    fields, times, is_new
+    fields, expected, is_new
 ):
     row, examinations = submitted(**fields), 0
-    for _ in range(3):
+    for _ in range(3):  # pauses
         assert not is_new or not row.record.unsaved
         row = paused(row, 143)
         if row.unexamined:
             examinations += 1
             row = row_after(examined(row, is_new=is_new))
 
-    assert examinations == times
+    assert examinations == expected
 
 
 @pytest.mark.parametrize("code", [143, -15, -9, 1], ids=["143", "SIGTERM", "SIGKILL", "error"])
@@ -103,9 +103,9 @@ def test_job_pause_with_a_new_checkpoint_or_no_check_answer_has_no_warning(is_ne
 
 def test_checkpoint_answer_after_the_next_start_is_only_in_the_history():
     row = paused(submitted(saves=True), 143)
-    runs = row_after(lifecycle.started(row, [Grant(0, "n1", ())], now=9))
+    running = row_after(lifecycle.started(row, [Grant(0, "n1", ())], now=9))
 
-    transition = examined(runs, is_new=False)
+    transition = examined(running, is_new=False)
 
     assert transition.events == (("warning", f"paused; {NOTHING_NEW}"),)
     assert not row_after(transition).record.unsaved
@@ -120,14 +120,14 @@ def test_checkpoint_answer_about_an_earlier_pause_is_ignored():
 
 
 @pytest.mark.parametrize(
-    ("codes", "stops"),
+    ("codes", "expected"),  # expected: worker and start of each check
     [((143, -9), ((0, 1), (1, 1))), ((143, None), ((0, 1),)), ((None, None), None)],
-    ids=["all", "one never began", "none began"],
+    ids=["both began", "one never began", "none began"],
 )
 def test_workers_that_began_get_a_checkpoint_check_after_a_pause(
-    codes: Sequence[int | None], stops
+    codes: Sequence[int | None], expected
 ):
-    assert paused(submitted(workers=2, min_workers=2), *codes).unexamined == stops
+    assert paused(submitted(workers=2, min_workers=2), *codes).unexamined == expected
 
 
 @pytest.mark.parametrize(

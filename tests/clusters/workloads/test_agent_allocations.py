@@ -39,30 +39,30 @@ def test_agent_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     allocations, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
     before = allocations.on_node("lab", DEVICES, [first, second])
-    stops = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
-    after = allocations.on_node("lab", DEVICES, [first, stops])
+    changed = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
+    after = allocations.on_node("lab", DEVICES, [first, changed])
 
     assert after[0] is before[0]
     assert [allocation.checkpoint_dir for allocation in after] == ["", "/elsewhere"]
 
 
 @pytest.mark.parametrize(
-    ("changed", "names"),
+    ("current", "expected"),
     [
-        pytest.param(row(worker(0), worker(1)), ["vision/a-0", "vision/a-1"], id="the same"),
-        pytest.param(row(worker(0), worker(1, state="pending")), ["vision/a-0"], id="one waits"),
-        pytest.param(row(worker(0, node="far"), worker(1)), ["vision/a-1"], id="one moved"),
-        pytest.param(row(worker(0, node="far"), worker(1, node="far")), [], id="all moved"),
-        pytest.param(None, [], id="gone"),
+        pytest.param(row(worker(0), worker(1)), ["vision/a-0", "vision/a-1"], id="both run"),
+        pytest.param(row(worker(0), worker(1, state="pending")), ["vision/a-0"], id="second waits"),
+        pytest.param(row(worker(0, node="far"), worker(1)), ["vision/a-1"], id="first moved"),
+        pytest.param(row(worker(0, node="far"), worker(1, node="far")), [], id="both moved"),
+        pytest.param(None, [], id="workload removed"),
     ],
 )
-def test_agent_allocations_have_only_workers_running_on_the_node(changed, names):
+def test_agent_allocations_have_only_workers_running_on_the_node(current, expected):
     allocations = AgentAllocations()
     allocations.on_node("lab", DEVICES, [row(worker(0), worker(1))])
     for _ in range(2):
-        entries = allocations.on_node("lab", DEVICES, [changed] if changed else [])
+        entries = allocations.on_node("lab", DEVICES, [current] if current else [])
 
-        assert [entry.worker for entry in entries] == names
+        assert [entry.worker for entry in entries] == expected
 
 
 def test_agent_allocations_are_separate_for_each_node():

@@ -72,7 +72,7 @@ def test_plan_from_next_array_elements_equals_the_plan_from_all_elements(specs, 
     cluster = asyncio.run(cluster_with(specs, devices, quotas))
     snapshot = asyncio.run(cluster.observe())
 
-    plan, whole = decide(snapshot), decide(with_all_elements(snapshot, specs))
+    plan, full_plan = decide(snapshot), decide(with_all_elements(snapshot, specs))
 
     def starts(found):
         return [d for d in found.decisions if d.kind != "wait"]
@@ -85,5 +85,5 @@ def test_plan_from_next_array_elements_equals_the_plan_from_all_elements(specs, 
             for name, share in found.projects.items()
         }
 
-    assert starts(plan) == starts(whole)
-    assert shares(plan) == shares(whole)
+    assert starts(plan) == starts(full_plan)
+    assert shares(plan) == shares(full_plan)

@@ -40,7 +40,7 @@ class Cluster(RuleBasedStateMachine):
         self.clock = Clock()
         self.store = MemoryStore()
         self.targets: dict[tuple[str, float, int], Target] = {}
-        self.gens: dict[tuple[str, float], int] = {}
+        self.generations: dict[tuple[str, float], int] = {}
         self.restart()
         for name, quota in zip(PROJECTS, quotas, strict=True):
             self.do(self.cluster.put_project(ProjectSpec(name, quota=MilliGpu(quota * 500))))
@@ -127,14 +127,14 @@ class Cluster(RuleBasedStateMachine):
     @rule(
         name=NAMES,
         index=st.integers(0, 5),
-        act=st.sampled_from(["suspend", "resume", "delete", "end"]),
+        action=st.sampled_from(["suspend", "resume", "delete", "end"]),
     )
-    def act_on_an_element(self, name, index, act) -> None:
+    def act_on_an_element(self, name, index, action) -> None:
         element = f"{'/'.join(name)}-{index}"
         if element not in self.do(self.cluster.names()):
             return
-        if act != "end":
-            self.do(getattr(self.cluster, act)(element, by="ana"))
+        if action != "end":
+            self.do(getattr(self.cluster, action)(element, by="ana"))
         elif element in {record.id for record in self.records()}:
             with suppress(Conflict):
                 self.cluster.complete(element, 0)
@@ -181,11 +181,11 @@ class Cluster(RuleBasedStateMachine):
                 if known is not None and known.workers[worker.index].state == "stopping":
                     self.cluster.complete(record.id, 143, worker=worker.index)
 
-    @rule(name=NAMES, wish=st.sampled_from(["suspend", "resume", "delete"]))
-    def wish(self, name, wish) -> None:
+    @rule(name=NAMES, action=st.sampled_from(["suspend", "resume", "delete"]))
+    def act_on_a_workload(self, name, action) -> None:
         record = self.known(name)
         if record is not None:
-            self.do(getattr(self.cluster, wish)(record.id, by="ana"))
+            self.do(getattr(self.cluster, action)(record.id, by="ana"))
 
     @rule(name=NAMES)
     def attach(self, name) -> None:
@@ -263,8 +263,8 @@ class Cluster(RuleBasedStateMachine):
                 first_target = self.targets.setdefault(key, record.elastic.target)
                 assert first_target == record.elastic.target
                 born = (record.id, record.submitted)
-                assert record.elastic.target.gen >= self.gens.get(born, 0)
-                self.gens[born] = record.elastic.target.gen
+                assert record.elastic.target.gen >= self.generations.get(born, 0)
+                self.generations[born] = record.elastic.target.gen
 
     @invariant()
     def restart_changes_nothing(self) -> None:

@@ -39,45 +39,45 @@ class MovingQueues:
             await self.cluster.submit(jobs(project))
         await self.cycle()
         await self.cycle()
-        (runs,) = [r for r in await self.cluster.workloads() if r.has_devices]
-        self.cluster.complete(runs.id)
+        (running,) = [r for r in await self.cluster.workloads() if r.has_devices]
+        self.cluster.complete(running.id)
 
     async def cycle(self) -> None:
         await self.cluster.apply(decide(await self.cluster.observe()))
 
-    async def cycle_beside(self, act: Callable[[], object]) -> None:
+    async def cycle_beside(self, action: Callable[[], object]) -> None:
         """Run `act` in each turn of the event loop while the plan is carried out."""
         cycle_task = asyncio.ensure_future(self.cycle())
         await asyncio.sleep(0)
         while not cycle_task.done():
             self.turns += 1
-            result = act()
+            result = action()
             if asyncio.iscoroutine(result):
                 await result
             await asyncio.sleep(0)
         await cycle_task
 
-    async def places(self) -> dict[str, int | None]:
+    async def positions(self) -> dict[str, int | None]:
         return {record.id: record.position for record in await self.cluster.workloads()}
 
 
 def is_in_order(records: list[WorkloadRecord]) -> bool:
     """Return True if no two jobs of a project have the same position."""
-    places = Counter((r.spec.project, r.position) for r in records if r.position is not None)
-    return max(places.values()) == 1
+    positions = Counter((r.spec.project, r.position) for r in records if r.position is not None)
+    return max(positions.values()) == 1
 
 
 async def test_concurrent_readers_never_see_two_jobs_at_one_queue_position():
     moving = MovingQueues()
     await moving.begin()
-    before, are_in_order = await moving.places(), []
+    before, are_in_order = await moving.positions(), []
 
     async def check_order() -> None:
         are_in_order.append(is_in_order(list(await moving.cluster.workloads())))
 
     await moving.cycle_beside(check_order)
 
-    moved = [w for w, place in (await moving.places()).items() if place != before[w]]
+    moved = [w for w, position in (await moving.positions()).items() if position != before[w]]
     assert len(moved) >= JOBS_PER_PROJECT - 2
     assert are_in_order
     assert all(are_in_order)
@@ -93,19 +93,21 @@ async def test_job_suspended_or_deleted_during_a_queue_update_is_not_queued_agai
         for n in (JOBS_PER_PROJECT // 2, JOBS_PER_PROJECT - 1)
     ]
 
+    suspended, deleted = ids[::2], ids[1::2]
+
     async def suspend_and_delete() -> None:
         if moving.turns == 1:
-            for workload in ids[::2]:
+            for workload in suspended:
                 await moving.cluster.suspend(workload, by="ana")
-            for workload in ids[1::2]:
+            for workload in deleted:
                 await moving.cluster.delete(workload, by="ana")
 
     await moving.cycle_beside(suspend_and_delete)
 
-    places = await moving.places()
+    positions = await moving.positions()
     assert moving.turns >= 1
-    assert [places[workload] for workload in ids[::2]] == [None, None]
-    assert not places.keys() & set(ids[1::2])
+    assert [positions[workload] for workload in suspended] == [None, None]
+    assert not positions.keys() & set(deleted)
 
 
 async def test_job_resumed_during_a_queue_update_gets_its_position_next_time():
@@ -124,7 +126,7 @@ async def test_job_resumed_during_a_queue_update_gets_its_position_next_time():
     for _ in range(2):
         await undisturbed.cycle()
 
-    assert await moving.places() == await undisturbed.places()
+    assert await moving.positions() == await undisturbed.positions()
 
 
 async def test_cancelled_queue_update_is_completed_by_the_next_plan():
@@ -141,7 +143,7 @@ async def test_cancelled_queue_update_is_completed_by_the_next_plan():
     for _ in range(2):
         await undisturbed.cycle()
 
-    assert await moving.places() == await undisturbed.places()
+    assert await moving.positions() == await undisturbed.positions()
 
 
 async def test_new_job_never_shares_its_queue_position():
@@ -159,4 +161,4 @@ async def test_new_job_never_shares_its_queue_position():
 
     for _ in range(3):
         await moving.cycle_beside(check_order)
-    assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)
+    assert all(p is not None for w, p in (await moving.positions()).items() if "new-" in w)

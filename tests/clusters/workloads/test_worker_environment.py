@@ -97,9 +97,9 @@ def test_jax_and_cupy_memory_is_not_limited_on_a_whole_device():
 @pytest.mark.parametrize(
     ("env", "path"),
     [
-        pytest.param({}, HOOK, id="none before"),
-        pytest.param({"PYTHONPATH": "/home/ana/lib"}, f"{HOOK}:/home/ana/lib", id="their own"),
-        pytest.param({"PYTHONPATH": f"/x:{HOOK}"}, f"{HOOK}:/x", id="of the session it came from"),
+        pytest.param({}, HOOK, id="no PYTHONPATH"),
+        pytest.param({"PYTHONPATH": "/home/ana/lib"}, f"{HOOK}:/home/ana/lib", id="own PYTHONPATH"),
+        pytest.param({"PYTHONPATH": f"/x:{HOOK}"}, f"{HOOK}:/x", id="PYTHONPATH with the hook"),
     ],
 )
 def test_gpu_memory_hook_precedes_the_users_own_pythonpath(env, path):
@@ -114,9 +114,9 @@ def test_users_pythonpath_is_unchanged_for_a_job_without_a_gpu():
 @pytest.mark.parametrize(
     ("shares", "limit"),
     [
-        pytest.param([(0, 500)], "GPU-0=71885M", id="a share of one device"),
-        pytest.param([(0, 1000)], None, id="a whole device needs none"),
-        pytest.param([(0, 500), (1, 500)], None, id="a process is a client of one daemon only"),
+        pytest.param([(0, 500)], "GPU-0=71885M", id="share of one device"),
+        pytest.param([(0, 1000)], None, id="whole device"),
+        pytest.param([(0, 500), (1, 500)], None, id="shares of two devices"),
     ],
 )
 def test_mps_memory_limit_is_set_only_for_a_share_of_a_single_device(shares, limit):
@@ -137,22 +137,22 @@ TORCHRUN = {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
         pytest.param("torchrun --standalone t.py", {}, {"NODE_RANK"}, id="standalone"),
         pytest.param("torchrun --nnodes 1 t.py", {}, {"NODE_RANK"}, id="one node"),
         pytest.param("sh -c 'torchrun --nnodes=1 t.py'", {}, {"NODE_RANK"}, id="one node, a shell"),
-        pytest.param("torchrun --nnodes=1:4 t.py", {}, {"NODE_RANK", *TORCHRUN}, id="a range"),
+        pytest.param("torchrun --nnodes=1:4 t.py", {}, {"NODE_RANK", *TORCHRUN}, id="node range"),
         pytest.param("torchrun --nnodes 16 t.py", {}, {"NODE_RANK", *TORCHRUN}, id="16 nodes"),
         pytest.param(
-            "python t.py", {"source": "run('torchrun --standalone')"}, {"NODE_RANK"}, id="a cell"
+            "python t.py", {"source": "run('torchrun --standalone')"}, {"NODE_RANK"}, id="cell"
         ),
         pytest.param(
-            "torchrun t.py", {"env": {"PET_STANDALONE": "1"}}, {"NODE_RANK"}, id="their standalone"
+            "torchrun t.py", {"env": {"PET_STANDALONE": "1"}}, {"NODE_RANK"}, id="own standalone"
         ),
         pytest.param(
-            "torchrun t.py", {"env": {"PET_NNODES": "1"}}, {"NODE_RANK"}, id="their one node"
+            "torchrun t.py", {"env": {"PET_NNODES": "1"}}, {"NODE_RANK"}, id="own node count"
         ),
         pytest.param(
             "torchrun t.py",
             {"env": {"PET_NNODES": "2", "NODE_RANK": "5"}},
             TORCHRUN - {"PET_NNODES"},
-            id="their own values",
+            id="own values",
         ),
     ],
 )
@@ -180,16 +180,16 @@ EXPLICIT = {"cpu_asked": True}
 @pytest.mark.parametrize(
     ("fields", "cpus", "threads"),
     [
-        pytest.param({"cpu_milli": 4000, **EXPLICIT}, "4", None, id="four"),
-        pytest.param({"cpu_milli": 2500, **EXPLICIT}, "2", None, id="part of a third"),
-        pytest.param({"cpu_milli": 1900, **EXPLICIT}, "1", "1", id="less than two"),
-        pytest.param({"cpu_milli": 100, **EXPLICIT}, "1", "1", id="less than one"),
-        pytest.param({}, None, None, id="none"),
-        pytest.param({"cpu_milli": 1000}, None, None, id="a default that is not enforced"),
-        pytest.param({"cpu_milli": 1000, "enforced": True}, "1", "1", id="a default, enforced"),
-        pytest.param({"cpu_milli": 100, "enforced": True}, None, None, id="the least, enforced"),
+        pytest.param({"cpu_milli": 4000, **EXPLICIT}, "4", None, id="4 CPUs"),
+        pytest.param({"cpu_milli": 2500, **EXPLICIT}, "2", None, id="2.5 CPUs"),
+        pytest.param({"cpu_milli": 1900, **EXPLICIT}, "1", "1", id="1.9 CPUs"),
+        pytest.param({"cpu_milli": 100, **EXPLICIT}, "1", "1", id="0.1 CPUs"),
+        pytest.param({}, None, None, id="no request"),
+        pytest.param({"cpu_milli": 1000}, None, None, id="default, not enforced"),
+        pytest.param({"cpu_milli": 1000, "enforced": True}, "1", "1", id="default, enforced"),
+        pytest.param({"cpu_milli": 100, "enforced": True}, None, None, id="minimum, enforced"),
         pytest.param(
-            {"cpu_milli": 100, "enforced": True, **EXPLICIT}, "1", "1", id="its least, asked"
+            {"cpu_milli": 100, "enforced": True, **EXPLICIT}, "1", "1", id="minimum, requested"
         ),
         pytest.param(
             {"cpu_milli": 4000, "elastic": True, **EXPLICIT}, None, None, id="elastic job"
@@ -198,7 +198,7 @@ EXPLICIT = {"cpu_asked": True}
             {"cpu_milli": 1000, "env": {"OMP_NUM_THREADS": "8"}, **EXPLICIT},
             "1",
             "8",
-            id="their own",
+            id="own OMP_NUM_THREADS",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 from itertools import count
 
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.model.device import Device
@@ -15,7 +15,7 @@ from runai.hub_service.scheduler import ClusterIndex, changes_between, decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
-MANY = 300
+JOB_COUNT = 300
 
 
 class CountingStore(MemoryStore):
@@ -36,13 +36,13 @@ def job(number: int, key: str = "") -> WorkloadSpec:
     )
 
 
-async def queued() -> tuple[SimulatedCluster, CountingStore]:
+async def cluster_with_queued_jobs() -> tuple[SimulatedCluster, CountingStore]:
     """One job runs, the rest wait with a reason."""
     store = CountingStore()
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
     await cluster.observe()
-    await cluster.submit([job(n) for n in range(MANY)])
+    await cluster.submit([job(n) for n in range(JOB_COUNT)])
     for _ in range(2):
         await cluster.apply(decide(await cluster.observe()))
     store.written.clear()
@@ -50,7 +50,7 @@ async def queued() -> tuple[SimulatedCluster, CountingStore]:
 
 
 async def test_scheduling_cycle_stores_no_rows_of_unchanged_waiting_jobs():
-    cluster, store = await queued()
+    cluster, store = await cluster_with_queued_jobs()
 
     await cluster.apply(decide(await cluster.observe()))
 
@@ -59,7 +59,7 @@ async def test_scheduling_cycle_stores_no_rows_of_unchanged_waiting_jobs():
 
 async def test_job_that_left_and_rejoined_the_queue_gets_its_former_position():
     """The scheduler sees no change, and gives the same reason."""
-    cluster, _ = await queued()
+    cluster, _ = await cluster_with_queued_jobs()
     before_suspension = await cluster.observe()
     index = ClusterIndex(before_suspension)
     for _ in range(2):
@@ -77,31 +77,31 @@ async def test_job_that_left_and_rejoined_the_queue_gets_its_former_position():
 
 
 async def test_changed_queue_position_is_reported_but_not_stored():
-    cluster, store = await queued()
-    waits = await cluster.workload(f"vision/exp-{MANY - 1}")
+    cluster, store = await cluster_with_queued_jobs()
+    last_before = await cluster.workload(f"vision/exp-{JOB_COUNT - 1}")
 
     cluster.complete("vision/exp-0")
     await cluster.apply(decide(await cluster.observe()))
 
     assert set(store.written) == {"vision/exp-0", "vision/exp-1"}
-    moved = await cluster.workload(f"vision/exp-{MANY - 1}")
-    assert waits.position is not None
-    assert moved.position == waits.position - 1
+    last_after = await cluster.workload(f"vision/exp-{JOB_COUNT - 1}")
+    assert last_before.position is not None
+    assert last_after.position == last_before.position - 1
 
 
 async def test_snapshot_reuses_objects_of_unchanged_workloads():
-    cluster, _ = await queued()
+    cluster, _ = await cluster_with_queued_jobs()
     before = {w.name: w for w in (await cluster.observe()).workloads}
 
-    await cluster.submit([job(MANY)])
+    await cluster.submit([job(JOB_COUNT)])
     after = {w.name: w for w in (await cluster.observe()).workloads}
 
-    assert len(after) == MANY + 1
+    assert len(after) == JOB_COUNT + 1
     assert all(after[name] is workload for name, workload in before.items())
 
 
 async def test_queue_positions_are_the_same_after_a_restart():
-    cluster, store = await queued()
+    cluster, store = await cluster_with_queued_jobs()
     cluster.complete("vision/exp-0")
     await cluster.apply(decide(await cluster.observe()))
     positions = {r.id: r.position for r in await cluster.workloads()}
@@ -113,8 +113,8 @@ async def test_queue_positions_are_the_same_after_a_restart():
 
 
 async def test_workload_is_found_by_its_submission_key_until_it_is_deleted():
-    cluster, _ = await queued()
-    (stored,) = await cluster.submit([job(MANY, key="a-key")])
+    cluster, _ = await cluster_with_queued_jobs()
+    (stored,) = await cluster.submit([job(JOB_COUNT, key="a-key")])
 
     assert list(await cluster.submitted("ana", "a-key")) == [stored]
     assert list(await cluster.submitted("bo", "a-key")) == []
@@ -123,16 +123,16 @@ async def test_workload_is_found_by_its_submission_key_until_it_is_deleted():
 
 
 @given(
-    some.lists(
-        some.sampled_from(["submit", "two at once", "delete", "cycle", "end", "look"]), max_size=40
+    st.lists(
+        st.sampled_from(["submit", "two at once", "delete", "cycle", "end", "look"]), max_size=40
     )
 )
-def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(happens):
+def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(actions):
     async def play() -> None:
         cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
         await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
         numbers, listings = count(), []
-        for action in happens:
+        for action in actions:
             records = await cluster.workloads() if action in {"delete", "end", "look"} else ()
             if action == "submit":
                 await cluster.submit([job(next(numbers))])

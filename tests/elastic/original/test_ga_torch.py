@@ -14,17 +14,18 @@ torch = pytest.importorskip("torch")
 optim = pytest.importorskip("runai.ga.torch.optim")
 
 EXACT = {"rtol": 0, "atol": 1e-12}  # float64 throughout
+STEPS = 4  # micro-batches of an update
 
-ADAPTIVE = ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "SGD", "Rprop", "RMSprop"]
-NEWER = ["NAdam", "RAdam", "Adafactor", "Muon"]
+OPTIMIZERS = ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "SGD", "Rprop", "RMSprop"]
+NEWER_OPTIMIZERS = ["NAdam", "RAdam", "Adafactor", "Muon"]
 
 
-def linear():
+def linear_model():
     torch.manual_seed(3)
     return torch.nn.Linear(5, 2, dtype=torch.float64, bias=False)
 
 
-def batches(updates=3, steps=4, size=6):
+def make_batches(updates=3, steps=STEPS, size=6):
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(updates, steps, size, 5, generator=generator, dtype=torch.float64)
     return x, x.sum(-1, keepdim=True).sin().expand(*x.shape[:-1], 2)
@@ -47,31 +48,33 @@ def train(model, optimizer, x, y, *, before_step=None, after_step=None):
     return model.weight.detach().clone()
 
 
-def whole(model, optimizer, x, y, **calls):
+def train_on_whole_batches(model, optimizer, x, y, **calls):
     """Train with the whole batch of each update."""
     return train(model, optimizer, x.flatten(1, 2)[:, None], y.flatten(1, 2)[:, None], **calls)
 
 
-def whole_and_gathered(make, **calls):
+def train_on_whole_and_micro_batches(make, **calls):
     """Return the weights after three updates, with whole batches and with micro-batches."""
-    x, y = batches()
-    model, other = linear(), linear()
-    expected = whole(model, make(model.parameters()), x, y, **calls)
-    optimizer = optim.Optimizer(make(other.parameters()), 4, "mean")
+    x, y = make_batches()
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, make(model.parameters()), x, y, **calls)
+    optimizer = optim.Optimizer(make(other.parameters()), STEPS, "mean")
     return expected, train(other, optimizer, x, y, **calls)
 
 
-@pytest.mark.parametrize("name", ADAPTIVE + NEWER)
+@pytest.mark.parametrize("name", OPTIMIZERS + NEWER_OPTIMIZERS)
 def test_accumulating_optimizers_equal_the_whole_batch_update(name):
     if not hasattr(torch.optim, name):
         pytest.skip(f"this PyTorch has no {name}")
-    x, y = batches()
-    model, other = linear(), linear()
-    expected = whole(model, getattr(torch.optim, name)(model.parameters(), lr=0.05), x, y)
-    optimizer = getattr(optim, name)(4, other.parameters(), lr=0.05)
+    x, y = make_batches()
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(
+        model, getattr(torch.optim, name)(model.parameters(), lr=0.05), x, y
+    )
+    optimizer = getattr(optim, name)(STEPS, other.parameters(), lr=0.05)
 
     assert isinstance(optimizer, getattr(torch.optim, name))
-    assert (optimizer.runai.steps, optimizer.defaults["lr"]) == (4, 0.05)
+    assert (optimizer.runai.steps, optimizer.defaults["lr"]) == (STEPS, 0.05)
     torch.testing.assert_close(train(other, optimizer, x, y), expected, **EXACT)
 
 
@@ -94,10 +97,10 @@ def test_sparse_gradients_are_accumulated():
 
 
 def test_sum_reduction_adds_the_micro_batch_gradients():
-    x, y = batches(updates=1)
-    model, other = linear(), linear()
-    whole(model, torch.optim.SGD(model.parameters(), lr=0.04), x, y)
-    train(other, optim.SGD(4, other.parameters(), lr=0.01, reduction="sum"), x, y)
+    x, y = make_batches(updates=1)
+    model, other = linear_model(), linear_model()
+    train_on_whole_batches(model, torch.optim.SGD(model.parameters(), lr=0.04), x, y)
+    train(other, optim.SGD(STEPS, other.parameters(), lr=0.04 / STEPS, reduction="sum"), x, y)
 
     torch.testing.assert_close(other.weight, model.weight, **EXACT)
 
@@ -105,7 +108,7 @@ def test_sum_reduction_adds_the_micro_batch_gradients():
 def test_mean_reduction_notice_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr("runai.utils.notices._LOGGED", set())
     for _ in range(2):
-        optim.Optimizer(torch.optim.SGD(linear().parameters()), 4)
+        optim.Optimizer(torch.optim.SGD(linear_model().parameters()), STEPS)
 
     assert [record.message for record in caplog.records] == [optim.MEAN_NOTICE]
 
@@ -114,7 +117,7 @@ def test_mean_reduction_notice_is_logged_once(caplog, monkeypatch):
     ("arguments", "error", "text"),
     [
         pytest.param((0,), ValueError, "at least 1, not 0", id="no-steps"),
-        pytest.param((2.0,), TypeError, "must be an integer, not 2.0", id="part-of-a-step"),
+        pytest.param((2.0,), TypeError, "must be an integer, not 2.0", id="fractional-steps"),
         pytest.param((2, "max"), ValueError, "not 'max'", id="unknown-reduction"),
     ],
 )
@@ -122,16 +125,16 @@ def test_invalid_argument_of_an_accumulating_optimizer_is_named_in_the_error(
     arguments, error, text
 ):
     with pytest.raises(error, match=text):
-        optim.Optimizer(torch.optim.SGD(linear().parameters()), *arguments)
+        optim.Optimizer(torch.optim.SGD(linear_model().parameters()), *arguments)
 
 
 def test_gradient_accumulation_with_lbfgs_is_refused_with_the_reason():
     with pytest.raises(ValueError, match="several times for each update"):
-        optim.LBFGS(4, linear().parameters())
+        optim.LBFGS(STEPS, linear_model().parameters())
 
 
 def test_zero_grad_clears_gradients_only_where_an_update_begins():
-    model = linear()
+    model = linear_model()
     optimizer = optim.SGD(2, model.parameters())
     cleared = []
     for _ in range(3):
@@ -147,7 +150,7 @@ def test_gradient_clipping_acts_on_the_whole_accumulated_gradient():
     def clip(model):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
-    expected, weights = whole_and_gathered(
+    expected, weights = train_on_whole_and_micro_batches(
         lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=clip
     )
 
@@ -155,10 +158,10 @@ def test_gradient_clipping_acts_on_the_whole_accumulated_gradient():
 
 
 def test_gradients_of_several_losses_of_a_micro_batch_are_added():
-    x, y = batches(updates=2)
+    x, y = make_batches(updates=2)
 
     def train_twice(optimizer_of, x, y):
-        model = linear()
+        model = linear_model()
         optimizer = optimizer_of(model.parameters())
         for xs, ys in zip(x, y, strict=True):
             optimizer.zero_grad()
@@ -168,13 +171,13 @@ def test_gradients_of_several_losses_of_a_micro_batch_are_added():
         return model.weight
 
     expected = train_twice(lambda p: torch.optim.SGD(p, lr=0.1), x.flatten(1, 2), y.flatten(1, 2))
-    weights = train_twice(lambda p: optim.SGD(4, p, lr=0.1), x.flatten(0, 1), y.flatten(0, 1))
+    weights = train_twice(lambda p: optim.SGD(STEPS, p, lr=0.1), x.flatten(0, 1), y.flatten(0, 1))
 
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
 def test_gradients_of_autograd_grad_are_not_accumulated():
-    x, y = batches(updates=1)
+    x, y = make_batches(updates=1)
 
     def compare_gradients(model):
         (gradient,) = torch.autograd.grad(loss_of(model, x[0, 0], y[0, 0]), model.weight)
@@ -183,7 +186,7 @@ def test_gradients_of_autograd_grad_are_not_accumulated():
         )
         torch.testing.assert_close(gradient, plain, **EXACT)
 
-    expected, weights = whole_and_gathered(
+    expected, weights = train_on_whole_and_micro_batches(
         lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=compare_gradients
     )
 
@@ -191,10 +194,10 @@ def test_gradients_of_autograd_grad_are_not_accumulated():
 
 
 def test_optimizer_step_calls_its_closure_for_each_micro_batch():
-    x, y = batches(updates=2)
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
-    optimizer = optim.SGD(4, other.parameters(), lr=0.1)
+    x, y = make_batches(updates=2)
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
+    optimizer = optim.SGD(STEPS, other.parameters(), lr=0.1)
     losses = []
     for xs, ys in zip(x.flatten(0, 1), y.flatten(0, 1), strict=True):
 
@@ -207,16 +210,16 @@ def test_optimizer_step_calls_its_closure_for_each_micro_batch():
         losses.append(optimizer.step(closure).item())
 
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
-    assert len(losses) == 8
+    assert len(losses) == 2 * STEPS
 
 
 def test_flushed_tail_of_an_epoch_is_weighted_by_its_samples():
     torch.manual_seed(1)
     x = torch.randn(96, 5, dtype=torch.float64)
     y = torch.randn(96, 2, dtype=torch.float64)
-    model, other = linear(), linear()
+    model, other = linear_model(), linear_model()
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = optim.SGD(4, other.parameters(), lr=0.1, momentum=0.9)
+    optimizer = optim.SGD(STEPS, other.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
         plain.zero_grad()
         loss_of(model, x, y).backward()
@@ -233,36 +236,38 @@ def test_flushed_tail_of_an_epoch_is_weighted_by_its_samples():
 
 
 def test_accumulation_steps_changed_between_updates_give_exact_weights():
-    x, y = batches(updates=2, steps=12)
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
-    optimizer = optim.AdamW(4, other.parameters())
+    x, y = make_batches(updates=2, steps=12)
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.AdamW(model.parameters()), x, y)
+    optimizer = optim.AdamW(STEPS, other.parameters())
     for number, steps in enumerate((3, 6)):
         optimizer.runai.steps = steps
-        shape = (1, steps, 72 // steps, -1)
+        shape = (1, steps, 72 // steps, -1)  # 12 * 6 samples of an update
         train(other, optimizer, x[number].reshape(shape), y[number].reshape(shape))
 
     torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
 
 
 def test_optimizer_step_hooks_run_once_for_each_accumulated_update():
-    model, hook_calls = linear(), []
+    model, hook_calls = linear_model(), []
     plain = torch.optim.SGD(model.parameters())
     plain.register_step_post_hook(lambda *_: hook_calls.append("step"))
-    train(model, optim.Optimizer(plain, 4, "mean"), *batches())
+    train(model, optim.Optimizer(plain, STEPS, "mean"), *make_batches())
 
     assert hook_calls == ["step"] * 3
 
 
 def test_optimizer_wrapped_for_accumulation_retains_its_state_and_type():
-    x, y = batches(updates=4)
-    model, other = linear(), linear()
+    x, y = make_batches(updates=4)
+    model, other = linear_model(), linear_model()
     optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=0.1)
-    expected = whole(model, torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=0.1), x, y)
-    whole(other, optimizer, x[:2], y[:2])
-    wrapped = optim.Optimizer(optimizer, 4, "mean")
+    expected = train_on_whole_batches(
+        model, torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=0.1), x, y
+    )
+    train_on_whole_batches(other, optimizer, x[:2], y[:2])
+    wrapped = optim.Optimizer(optimizer, STEPS, "mean")
     train(other, wrapped, x[2:3], y[2:3])
-    whole(other, optim.unwrap(wrapped), x[3:], y[3:])
+    train_on_whole_batches(other, optim.unwrap(wrapped), x[3:], y[3:])
 
     assert wrapped is optimizer
     assert torch.optim.Adam is type(optimizer)
@@ -270,7 +275,7 @@ def test_optimizer_wrapped_for_accumulation_retains_its_state_and_type():
 
 
 def test_parameter_group_added_later_has_the_defaults_and_is_accumulated():
-    model, late = linear(), linear()
+    model, late = linear_model(), linear_model()
     optimizer = optim.SGD(2, model.parameters(), lr=0.5, momentum=0.9)
     optimizer.add_param_group({"params": late.parameters()})
     before = late.weight.detach().clone()
@@ -280,11 +285,12 @@ def test_parameter_group_added_later_has_the_defaults_and_is_accumulated():
         optimizer.step()
 
     assert tuple(optimizer.param_groups[1][key] for key in ("lr", "momentum")) == (0.5, 0.9)
-    torch.testing.assert_close(late.weight, before - 0.5 * 2, **EXACT)
+    mean_gradient = (1 + 3) / 2
+    torch.testing.assert_close(late.weight, before - 0.5 * mean_gradient, **EXACT)
 
 
 def test_parameters_thawed_later_are_accumulated():
-    model = linear()
+    model = linear_model()
     model.weight.requires_grad_(False)
     optimizer = optim.SGD(2, model.parameters(), lr=1)
     model.weight.requires_grad_(True)
@@ -294,54 +300,56 @@ def test_parameters_thawed_later_are_accumulated():
         (scale * model.weight.sum()).backward()
         optimizer.step()
 
-    torch.testing.assert_close(model.weight, before - 2 - 6, **EXACT)
+    first_mean, second_mean = (1 + 3) / 2, (5 + 7) / 2
+    torch.testing.assert_close(model.weight, before - first_mean - second_mean, **EXACT)
 
 
 def test_parameter_without_a_last_micro_batch_gradient_is_updated():
-    model = linear()
+    model = linear_model()
     before = model.weight.detach().clone()
     optimizer = optim.SGD(2, model.parameters(), lr=1)
     model.weight.sum().backward()
     optimizer.step()
     optimizer.step()
 
+    # The mean of a gradient of 1 and of no gradient.
     torch.testing.assert_close(model.weight, before - 0.5, **EXACT)
 
 
 def test_abandoned_optimizer_of_the_same_parameters_has_no_effect():
-    x, y = batches()
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
+    x, y = make_batches()
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
     abandoned = optim.SGD(2, other.parameters(), lr=0.1)
     loss_of(other, x[0, 0], y[0, 0]).backward()
     abandoned.step()
     del abandoned
-    weights = train(other, optim.SGD(4, other.parameters(), lr=0.1), x, y)
+    weights = train(other, optim.SGD(STEPS, other.parameters(), lr=0.1), x, y)
 
     torch.testing.assert_close(weights, expected, **EXACT)
 
 
-def _restored(blob):
+def _load(blob):
     return torch.load(io.BytesIO(blob), weights_only=True)
 
 
-def _saved(value):
+def _save(value):
     torch.save(value, file := io.BytesIO())
     return file.getvalue()
 
 
 @pytest.mark.parametrize("steps", [pytest.param(1, id="plain"), 2, 4])
 def test_optimizer_checkpoint_resumes_with_any_number_of_accumulation_steps(steps):
-    x, y = batches(updates=4)
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
-    optimizer = optim.AdamW(4, other.parameters())
+    x, y = make_batches(updates=4)
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.AdamW(model.parameters()), x, y)
+    optimizer = optim.AdamW(STEPS, other.parameters())
     train(other, optimizer, x[:2], y[:2])
-    blob = _saved(optimizer.state_dict())
+    blob = _save(optimizer.state_dict())
     resumed = torch.optim.AdamW(other.parameters())
     if steps > 1:
         optim.Optimizer(resumed, steps, "mean")
-    resumed.load_state_dict(_restored(blob))
+    resumed.load_state_dict(_load(blob))
     shape = (2, steps, 24 // steps, -1)
     weights = train(other, resumed, x[2:].reshape(shape), y[2:].reshape(shape))
 
@@ -349,27 +357,27 @@ def test_optimizer_checkpoint_resumes_with_any_number_of_accumulation_steps(step
 
 
 def test_plain_optimizer_checkpoint_resumes_with_accumulation():
-    x, y = batches(updates=4)
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
+    x, y = make_batches(updates=4)
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.AdamW(model.parameters()), x, y)
     plain = torch.optim.AdamW(other.parameters())
-    whole(other, plain, x[:2], y[:2])
-    resumed = optim.AdamW(4, other.parameters())
-    resumed.load_state_dict(_restored(_saved(plain.state_dict())))
+    train_on_whole_batches(other, plain, x[:2], y[:2])
+    resumed = optim.AdamW(STEPS, other.parameters())
+    resumed.load_state_dict(_load(_save(plain.state_dict())))
 
     torch.testing.assert_close(train(other, resumed, x[2:], y[2:]), expected, **EXACT)
 
 
 def test_checkpoint_of_the_original_library_is_loaded():
-    model = linear()
+    model = linear_model()
     plain = torch.optim.Adam(model.parameters())
-    whole(model, plain, *batches())
+    train_on_whole_batches(model, plain, *make_batches())
     state = optim.State()
-    state.steps, state.step = 4, 12
+    state.steps, state.step = STEPS, 3 * STEPS
     original = plain.state_dict()
     original["state"]["runai"] = state  # as pickled by 0.4.1, which stores the class by name
     resumed = optim.Adam(2, model.parameters())
-    resumed.load_state_dict(_restored(_saved(original)))
+    resumed.load_state_dict(_load(_save(original)))
 
     assert resumed.runai.steps == 2
     assert plain.state_dict()["state"].keys() - {"runai"} == resumed.state_dict()["state"].keys()
@@ -383,14 +391,14 @@ def test_checkpoint_of_the_original_library_is_loaded():
     ],
 )
 def test_copied_optimizer_is_independent_of_its_original(duplicate):
-    x, y = batches(updates=4)
-    model, other = linear(), linear()
-    expected = whole(model, torch.optim.Adam(model.parameters()), x, y)
-    optimizer = optim.Adam(4, other.parameters())
+    x, y = make_batches(updates=4)
+    model, other = linear_model(), linear_model()
+    expected = train_on_whole_batches(model, torch.optim.Adam(model.parameters()), x, y)
+    optimizer = optim.Adam(STEPS, other.parameters())
     train(other, optimizer, x[:2], y[:2])
     model_copy, optimizer_copy = duplicate((other, optimizer))
     train(other, optimizer, x[:1], y[:1])
     weights = train(model_copy, optimizer_copy, x[2:], y[2:])
 
-    assert (optimizer_copy.runai.steps, optimizer_copy.runai.reduction) == (4, "mean")
+    assert (optimizer_copy.runai.steps, optimizer_copy.runai.reduction) == (STEPS, "mean")
     torch.testing.assert_close(weights, expected, **EXACT)

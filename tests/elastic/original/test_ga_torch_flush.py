@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 optim = pytest.importorskip("runai.ga.torch.optim")
 
 IMPLEMENTATIONS = pytest.mark.parametrize(
-    "make",
+    "make_optimizer",
     [
         pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, foreach=False), id="SGD"),
         pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, foreach=True), id="foreach"),
@@ -23,9 +23,9 @@ IMPLEMENTATIONS = pytest.mark.parametrize(
 class Epoch:
     """A script's epoch with a GradScaler over one weight, ended by `flush`."""
 
-    def __init__(self, make, *, steps=1, clip=False, **scaler):
+    def __init__(self, make_optimizer, *, steps=1, clip=False, **scaler):
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.optimizer = make([self.weight])
+        self.optimizer = make_optimizer([self.weight])
         if steps > 1:
             optim.Optimizer(self.optimizer, steps, "mean")
         self.scaler = torch.amp.GradScaler("cpu", **({"init_scale": 1024.0} | scaler))
@@ -51,33 +51,36 @@ class Epoch:
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize(
-    ("when", "clip"),
+    ("flush_time", "clip"),
     [
         pytest.param("after-update", True, id="after-update-clipped"),
         pytest.param("before-update", False, id="before-update"),
         pytest.param("after-unscale", True, id="after-unscale-clipped"),
     ],
 )
-def test_flush_with_a_scaler_updates_by_the_remaining_micro_batches(make, when, clip):
-    plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
+def test_flush_with_a_scaler_updates_by_the_remaining_micro_batches(
+    make_optimizer, flush_time, clip
+):
+    plain, accumulated = Epoch(make_optimizer, clip=clip), Epoch(make_optimizer, steps=4, clip=clip)
     for _ in range(2):
+        # The mean of four micro-batches is 3, and that of the remaining two is 2.
         plain.train(3, 2)
-        gathered.train(2, 4, 1, 5, 3)
-        gathered.train(1, update=when != "before-update")
-        if when == "after-unscale":
-            gathered.scaler.unscale_(gathered.optimizer)
-        gathered.flush()
-        if when == "before-update":
-            gathered.scaler.update()
+        accumulated.train(2, 4, 1, 5, 3)
+        accumulated.train(1, update=flush_time != "before-update")
+        if flush_time == "after-unscale":
+            accumulated.scaler.unscale_(accumulated.optimizer)
+        accumulated.flush()
+        if flush_time == "before-update":
+            accumulated.scaler.update()
 
-    torch.testing.assert_close(gathered.weight, plain.weight)
-    assert gathered.optimizer.runai.updated
-    assert gathered.scaler.state_dict() == plain.scaler.state_dict()
+    torch.testing.assert_close(accumulated.weight, plain.weight)
+    assert accumulated.optimizer.runai.updated
+    assert accumulated.scaler.state_dict() == plain.scaler.state_dict()
 
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize(
-    ("when", "clip", "gradients"),
+    ("flush_time", "clip", "gradients"),
     [
         pytest.param("after-update", True, (float("inf"), 1), id="first-clipped"),
         pytest.param("after-update", False, (1, float("nan")), id="last"),
@@ -85,21 +88,22 @@ def test_flush_with_a_scaler_updates_by_the_remaining_micro_batches(make, when, 
     ],
 )
 def test_flush_of_an_infinite_gradient_skips_the_update_and_halves_the_scale_once(
-    make, when, clip, gradients
+    make_optimizer, flush_time, clip, gradients
 ):
-    plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
+    plain, accumulated = Epoch(make_optimizer, clip=clip), Epoch(make_optimizer, steps=4, clip=clip)
     plain.train(float("inf"))
-    gathered.train(gradients[0])
-    gathered.train(gradients[1], update=when != "before-update")
-    gathered.flush()
-    if when == "before-update":
-        gathered.scaler.update()
+    accumulated.train(gradients[0])
+    accumulated.train(gradients[1], update=flush_time != "before-update")
+    accumulated.flush()
+    if flush_time == "before-update":
+        accumulated.scaler.update()
 
-    assert (gathered.weight.item(), gathered.optimizer.runai.updated) == (0, False)
-    assert gathered.scaler.state_dict() == plain.scaler.state_dict()
+    assert accumulated.weight.item() == 0
+    assert not accumulated.optimizer.runai.updated
+    assert accumulated.scaler.state_dict() == plain.scaler.state_dict()
     plain.train(2)
-    gathered.train(1, 3, 3, 1)
-    torch.testing.assert_close(gathered.weight, plain.weight)
+    accumulated.train(1, 3, 3, 1)
+    torch.testing.assert_close(accumulated.weight, plain.weight)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -112,31 +116,31 @@ def test_accumulating_optimizer_reports_no_update_after_an_infinite_gradient(fus
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize(
-    ("changed", "gradients"),
+    ("scale_change", "gradients"),
     [
         pytest.param("by-hand", (5,), id="by-hand-then-step"),
         pytest.param("by-another-optimizer", (), id="by-another-optimizer-then-flush"),
     ],
 )
 def test_gradient_scale_changed_within_an_update_does_not_affect_the_weights(
-    make, changed, gradients
+    make_optimizer, scale_change, gradients
 ):
-    plain, gathered = Epoch(make), Epoch(make, steps=3, growth_interval=1)
+    plain, accumulated = Epoch(make_optimizer), Epoch(make_optimizer, steps=3, growth_interval=1)
     plain.train((1 + 3 + sum(gradients)) / (2 + len(gradients)))
-    gathered.train(1)
-    if changed == "by-hand":
-        gathered.scaler.update(64.0)
+    accumulated.train(1)
+    if scale_change == "by-hand":
+        accumulated.scaler.update(64.0)
     else:
         other = torch.nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([other], lr=0.1)
-        gathered.scaler.scale(other.sum()).backward()
-        gathered.scaler.step(optimizer)
-        gathered.scaler.update()
-    assert gathered.scaler.get_scale() != 1024
-    gathered.train(3, *gradients)
-    gathered.flush()
+        accumulated.scaler.scale(other.sum()).backward()
+        accumulated.scaler.step(optimizer)
+        accumulated.scaler.update()
+    assert accumulated.scaler.get_scale() != 1024
+    accumulated.train(3, *gradients)
+    accumulated.flush()
 
-    torch.testing.assert_close(gathered.weight, plain.weight)
+    torch.testing.assert_close(accumulated.weight, plain.weight)
 
 
 def test_gradient_flush_without_accumulated_gradients_changes_no_weight():
@@ -146,7 +150,9 @@ def test_gradient_flush_without_accumulated_gradients_changes_no_weight():
     weight, state = epoch.weight.item(), epoch.scaler.state_dict()
     epoch.optimizer.flush(lambda: calls.append("after an update"))
 
-    assert (epoch.weight.item(), epoch.scaler.state_dict(), calls) == (weight, state, [])
+    assert epoch.weight.item() == weight
+    assert epoch.scaler.state_dict() == state
+    assert calls == []
 
 
 def test_flush_with_a_disabled_scaler_is_a_plain_update():
@@ -154,7 +160,7 @@ def test_flush_with_a_disabled_scaler_is_a_plain_update():
     epoch.train(1, 3)
     epoch.flush()
 
-    assert epoch.weight.item() == pytest.approx(-0.5)
+    assert epoch.weight.item() == pytest.approx(-0.5)  # the mean of 1 and 3, clipped to 0.5
 
 
 def sgd(parameters):
@@ -162,15 +168,15 @@ def sgd(parameters):
 
 
 def test_flush_clips_the_whole_gradient_before_it_steps():
-    plain, gathered = (Epoch(sgd, steps=s, clip=True, enabled=False) for s in (1, 4))
-    plain.train(0.4)
-    gathered.train(0.1, 0.7)
-    gathered.flush()
+    plain, accumulated = (Epoch(sgd, steps=s, clip=True, enabled=False) for s in (1, 4))
+    plain.train(0.4)  # the mean of 0.1 and 0.7, too small to be clipped
+    accumulated.train(0.1, 0.7)
+    accumulated.flush()
     plain.train(3)
-    gathered.train(1, 5)
-    gathered.flush()
+    accumulated.train(1, 5)
+    accumulated.flush()
 
-    torch.testing.assert_close(gathered.weight, plain.weight)
+    torch.testing.assert_close(accumulated.weight, plain.weight)
 
 
 def test_gradient_flush_after_steps_with_a_closure_updates_the_weights():
@@ -186,13 +192,13 @@ def test_gradient_flush_after_steps_with_a_closure_updates_the_weights():
         epoch.optimizer.step(closure)
     epoch.flush()
 
-    assert epoch.weight.item() == -2
+    assert epoch.weight.item() == -2  # the mean of 1 and 3
 
 
-@pytest.mark.parametrize("stepped", [0, 1])
-def test_gradient_flush_instead_of_a_step_is_refused(stepped):
+@pytest.mark.parametrize("step_count", [0, 1])
+def test_gradient_flush_instead_of_a_step_is_refused(step_count):
     epoch = Epoch(sgd, steps=4, enabled=False)
-    epoch.train(*[1] * stepped)
+    epoch.train(*[1] * step_count)
     epoch.weight.sum().backward()
 
     with pytest.raises(RuntimeError, match=r"call step\(\) for each micro-batch, then flush\(\)"):
@@ -206,4 +212,4 @@ def test_failed_gradient_flush_leaves_no_gradients_for_the_next_update():
         epoch.optimizer.flush(lambda: 1 / 0)
     epoch.train(3, 5)
 
-    assert epoch.weight.item() == -4
+    assert epoch.weight.item() == -4  # the mean of 3 and 5

@@ -37,7 +37,7 @@ def test_grid_search_picks_each_configuration_once(tmp_path):
     hpo.init(tmp_path)
     picked = [hpo.pick(GRID, hpo.Strategy.GridSearch) for _ in range(6)]
 
-    assert len({tuple(sorted(config.items())) for config in picked}) == 6
+    assert len({tuple(sorted(config.items())) for config in picked}) == 6  # 2 rates, 3 depths
     with pytest.raises(HpoError, match="All 6 experiments"):
         hpo.pick(GRID, hpo.Strategy.GridSearch)
 
@@ -62,7 +62,8 @@ def test_hpo_reports_are_saved_with_their_experiment(tmp_path):
     hpo.report(epoch=0, metrics={"loss": Tensor(), "acc": 0.25})
     first, second, *_ = read_search_file(tmp_path)["experiments"]
 
-    assert [first["reports"][0][k] for k in ("epoch", "metrics")] == [0, {"loss": 0.5, "acc": 0.25}]
+    assert first["reports"][0]["epoch"] == 0
+    assert first["reports"][0]["metrics"] == {"loss": 0.5, "acc": 0.25}
     assert "reports" not in second
 
 
@@ -94,7 +95,7 @@ def test_hpo_search_file_of_the_original_library_is_continued(tmp_path):
     ]
 
 
-EXPERIMENT = """
+EXPERIMENT_PROGRAM = """
 import os, signal, sys
 from runai import hpo
 signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True) or sys.exit(9))
@@ -107,7 +108,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 def test_hpo_experiment_paused_by_sigterm_calls_the_old_handler_and_is_next(tmp_path):
     first = subprocess.run(
-        [sys.executable, "-c", EXPERIMENT, tmp_path],
+        [sys.executable, "-c", EXPERIMENT_PROGRAM, tmp_path],
         capture_output=True,
         text=True,
         timeout=60,
@@ -124,7 +125,7 @@ def test_hpo_experiment_paused_by_sigterm_calls_the_old_handler_and_is_next(tmp_
     assert hpo.pick({"lr": [0.1, 0.2]}, hpo.Strategy.RandomSearch) == {"lr": 0.1}
 
 
-CHILD = """
+FORKING_PROGRAM = """
 import os, signal, sys
 from runai import hpo
 hpo.init(sys.argv[1])
@@ -141,7 +142,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_terminated_child_process_does_not_pause_its_hpo_experiment(tmp_path):
     completed = subprocess.run(
-        [sys.executable, "-c", CHILD, tmp_path],
+        [sys.executable, "-c", FORKING_PROGRAM, tmp_path],
         capture_output=True,
         text=True,
         timeout=60,
@@ -161,16 +162,14 @@ def test_sigterm_during_a_write_of_the_hpo_file_waits_until_it_is_complete(tmp_p
 
     def write():
         with experiments._joined_search().changed() as content:
-            os.kill(os.getpid(), signal.SIGTERM)  # its handler would wait for the lock held here
+            os.kill(os.getpid(), signal.SIGTERM)  # its handler would wait for this lock
             content["note"] = "whole"
 
     with pytest.raises(SystemExit):
         write()
 
-    assert (
-        read_search_file(tmp_path)["note"],
-        read_search_file(tmp_path)["experiments"][0]["status"],
-    ) == ("whole", "preempted")
+    assert read_search_file(tmp_path)["note"] == "whole"
+    assert read_search_file(tmp_path)["experiments"][0]["status"] == "preempted"
 
 
 def test_many_processes_pick_different_experiments(tmp_path):
@@ -178,11 +177,11 @@ def test_many_processes_pick_different_experiments(tmp_path):
         "import sys; from runai import hpo; hpo.init(sys.argv[1]);"
         "print(hpo.pick({'lr': list(range(8))}, hpo.Strategy.GridSearch)['lr'])"
     )
-    running = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
         for _ in range(4)
     ]
-    picked = Counter(process.communicate(timeout=60)[0].decode().strip() for process in running)
+    picked = Counter(process.communicate(timeout=60)[0].decode().strip() for process in processes)
 
     assert picked == {"0": 1, "1": 1, "2": 1, "3": 1}
 

@@ -12,7 +12,7 @@ import runai.mp
 import runai.profiler
 from runai.utils.replaced import Replaced
 
-PLAIN = {
+NAMES_BY_MODULE = {
     "runai.elastic": ["_init"],
     "runai.hpo": ["Status", "Strategy", "init", "pick", "report"],
     "runai.mp": ["Method", "init"],
@@ -21,7 +21,7 @@ PLAIN = {
     "runai.reporter.report_promethues": ["ReportType", "push", "send"],
     "runai.utils": ["Attribute", "Flock", "Hook", "attribute", "flock", "gpus", "log", "random"],
 }
-TORCH = {
+TORCH_NAMES_BY_MODULE = {
     "runai.elastic.torch": ["init"],
     "runai.ga.torch": ["optim"],
     "runai.ga.torch.optim": ["Optimizer", "State"],  # the optimizers: test_ga_torch.py
@@ -31,10 +31,10 @@ TORCH = {
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        *(pytest.param(module, names, id=module) for module, names in PLAIN.items()),
+        *(pytest.param(module, names, id=module) for module, names in NAMES_BY_MODULE.items()),
         *(
             pytest.param(module, names, id=module, marks=pytest.mark.torch)
-            for module, names in TORCH.items()
+            for module, names in TORCH_NAMES_BY_MODULE.items()
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_elastic_attribute_error_before_init_names_the_call():
     assert "call runai.elastic.torch.init(256, 64)" in failed.stderr
 
 
-WITHOUT_FRAMEWORKS = """
+TORCHLESS_PROGRAM = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -97,7 +97,7 @@ for name in sys.argv[1:]:
 
 def test_elastic_import_without_torch_names_the_package_to_install():
     messages = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FRAMEWORKS, "runai.elastic.torch", "runai.ga.torch.optim"],
+        [sys.executable, "-c", TORCHLESS_PROGRAM, "runai.elastic.torch", "runai.ga.torch.optim"],
         capture_output=True,
         text=True,
         check=True,
@@ -116,10 +116,9 @@ def test_original_init_divides_the_batch_among_the_gpus():
     elastic = importlib.import_module("runai.elastic")
     elastic._init(256, 64, gpus=2)
 
-    assert (
-        *(elastic.steps, elastic.batch_size, elastic.global_batch_size, elastic.gpus),
-        elastic.master,
-    ) == (2, 64, 256, 2, True)
+    assert (elastic.steps, elastic.gpus, elastic.batch_size) == (2, 2, 64)  # 2 * 2 * 64 = 256
+    assert elastic.global_batch_size == 256
+    assert elastic.master
 
 
 def test_import_beside_the_original_runai_library_reports_the_conflict(tmp_path):

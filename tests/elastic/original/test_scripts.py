@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 torch = pytest.importorskip("torch")
 
-ELASTIC = """
+ELASTIC_SCRIPT = """
 import torch
 
 import runai.elastic.torch
@@ -44,7 +44,7 @@ if runai.elastic.master:
     print(runai.elastic.steps, *model.state_dict()["module.weight"].flatten().tolist())
 """
 
-ACCUMULATION = """
+ACCUMULATION_SCRIPT = """
 import torch
 import runai.ga.torch.optim
 
@@ -92,8 +92,8 @@ def whole_batch_weights():
 @pytest.mark.parametrize(
     ("script", "steps"),
     [
-        pytest.param(ELASTIC.format(global_batch=256, gpus=""), 4, id="elastic"),
-        pytest.param(ACCUMULATION, 4, id="accumulation"),
+        pytest.param(ELASTIC_SCRIPT.format(global_batch=256, gpus=""), 4, id="elastic"),
+        pytest.param(ACCUMULATION_SCRIPT, 4, id="accumulation"),
     ],
 )
 def test_script_of_the_original_documentation_trains_the_whole_batch_weights(
@@ -107,7 +107,7 @@ def test_script_of_the_original_documentation_trains_the_whole_batch_weights(
 
 
 def test_several_gpus_in_a_process_log_the_required_batch_size():
-    _, _, errors = run_script(ELASTIC.format(global_batch=256, gpus=", gpus=4"))
+    _, _, errors = run_script(ELASTIC_SCRIPT.format(global_batch=256, gpus=", gpus=4"))
 
     assert "let it yield 256 samples" in errors
 

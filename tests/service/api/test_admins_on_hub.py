@@ -8,7 +8,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from users_hub import ADMIN, OPEN, ROOT, SUBMIT, Hub
+from users_hub import ACCESS_SCOPE, ADMIN_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, Hub
 
 pytestmark = [pytest.mark.hub]
 
@@ -21,35 +21,39 @@ def hub(real_hub: Hub) -> Hub:
 @pytest.mark.parametrize(
     ("user", "scopes", "admin"),
     [
-        ("root", [ADMIN], True),
+        ("root", [ADMIN_SCOPE], True),
         ("root", ["admin:users"], True),
         ("root", ["admin-ui"], True),
         ("root", [], False),
         ("root", ["users:activity!user", "self"], False),
-        ("deputy", [ADMIN], True),
-        ("ana", [ADMIN], False),
+        ("deputy", [ADMIN_SCOPE], True),
+        ("ana", [ADMIN_SCOPE], False),
         ("ana", ["admin-ui"], False),
     ],
 )
 def test_token_has_admin_rights_only_with_an_admin_scope(hub, user, scopes, admin):
     """The hub issues no token with a scope that the user may not hand on."""
-    token = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
+    token = hub.token_or_refusal(user, ACCESS_SCOPE, SUBMIT_SCOPE, *scopes)
     reply = hub.call_service(token, "api/v1/whoami") if token else None
 
     assert (reply is not None and reply.json()["admin"]) is admin
 
 
 def test_admins_token_without_admin_scope_is_refused_with_a_login_hint(hub):
-    token = hub.token("root", OPEN, SUBMIT)
+    token = hub.token("root", ACCESS_SCOPE, SUBMIT_SCOPE)
     job = {"command": ["true"], "project": "vision", "name": "of-ana"}
-    hub.call_service(hub.token("ana", OPEN, SUBMIT), "api/v1/workloads", "POST", json=job)
+    hub.call_service(
+        hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE), "api/v1/workloads", "POST", json=job
+    )
     replies = [
         hub.call_service(token, "api/v1/projects/vision", "PUT", json={"quota": 9}),
         hub.call_service(token, "api/v1/history?since=2026-01-01T00:00:00Z"),
         hub.call_service(token, "api/v1/workloads/vision/of-ana", "DELETE"),
     ]
     allowed = hub.call_service(
-        hub.token("root", OPEN, SUBMIT, ADMIN), "api/v1/workloads/vision/of-ana", "DELETE"
+        hub.token("root", ACCESS_SCOPE, SUBMIT_SCOPE, ADMIN_SCOPE),
+        "api/v1/workloads/vision/of-ana",
+        "DELETE",
     )
 
     assert [(r.status_code, r.json()["code"]) for r in replies] == [
@@ -57,19 +61,19 @@ def test_admins_token_without_admin_scope_is_refused_with_a_login_hint(hub):
         (403, "missing_scope"),
         (404, "not_found"),
     ]
-    assert ADMIN in replies[0].json()["detail"]
+    assert ADMIN_SCOPE in replies[0].json()["detail"]
     assert "runai login" in replies[0].json()["hint"]
     assert allowed.is_success
 
 
 def test_notebook_token_does_not_log_a_browser_in(hub):
     """A login with it would turn an admin's notebook into an admin's browser."""
-    notebook_headers = {"Authorization": f"token {hub.token('root', OPEN, SUBMIT)}"}
+    notebook_headers = {"Authorization": f"token {hub.token('root', ACCESS_SCOPE, SUBMIT_SCOPE)}"}
     with httpx.Client(
         base_url=hub.url, follow_redirects=True, timeout=60, headers=notebook_headers
     ) as browser:
-        landing_page = browser.get(f"{ROOT}login")
+        landing_page = browser.get(f"{SERVICE_PATH}login")
         del browser.headers["Authorization"]
-        whoami = browser.get(f"{ROOT}api/v1/whoami")
+        whoami = browser.get(f"{SERVICE_PATH}api/v1/whoami")
 
     assert (landing_page.url.path, whoami.status_code) == ("/hub/login", 401)

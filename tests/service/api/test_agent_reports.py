@@ -43,23 +43,23 @@ async def test_broken_device_gets_no_workload_until_it_recovers(simulated):
     await ana.submit(job("there", "0.5"))
     await agent.report(report(simulated.platform, dict.fromkeys(uuids, FELL_OFF)))
 
-    (waits,) = (await ana.submit(job("waits", "1"))).workloads
+    (waiting,) = (await ana.submit(job("waits", "1"))).workloads
     running = await ana.workload("vision/there")
-    assert (waits.state, running.state) == ("queued", "running")
+    assert (waiting.state, running.state) == ("queued", "running")
     assert [line.kind for line in running.history][-1] == "fault"
     assert {(d.healthy, d.fault) for d in (await ana.nodes())[0].devices} == {(False, FELL_OFF)}
     assert f"GPU 0 of lab is taken out: {FELL_OFF}." in (await root.overview()).notes
 
     await agent.report(report(simulated.platform, dict.fromkeys(uuids, "")))
-    assert (await ana.wait("vision/waits", waits.version)).state == "running"
+    assert (await ana.wait("vision/waits", waiting.version)).state == "running"
 
 
 async def test_outdated_fault_report_does_not_mark_device_as_broken(simulated):
     ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
     uuids = [d.uuid for d in (await ana.nodes())[0].devices]
-    old = report(simulated.platform, dict.fromkeys(uuids, FELL_OFF))
+    outdated = report(simulated.platform, dict.fromkeys(uuids, FELL_OFF))
 
-    await agent.report(old.model_copy(update={"at": old.at - 60, "age": 60.0}))
+    await agent.report(outdated.model_copy(update={"at": outdated.at - 60, "age": 60.0}))
 
     assert {d.fault for d in (await ana.nodes())[0].devices} == {""}
 
@@ -94,6 +94,7 @@ async def test_admins_see_accounts_of_gpu_processes_outside_workloads_and_member
             (o.account, o.processes, o.utilized, o.memory_mib) for o in nodes[0].devices[0].others
         ]
 
+    # A member sees the sum of all processes of other users: pids 3, 4 and 5.
     assert unassigned_processes(await ana.nodes()) == [("", 3, 0.75, 1200), ("ana", 1, 0.25, 200)]
     assert unassigned_processes(await root.nodes()) == [
         ("ana", 1, 0.25, 200), ("eve", 2, 0.5, 400), ("nel", 1, 0.25, 800),
@@ -120,18 +121,19 @@ async def test_agent_token_of_a_node_permits_reports_about_that_node_only(simula
             await hub.report(report)
 
 
-@pytest.mark.parametrize("wrong_by", [3600.0, -3600.0], ids=["ahead", "behind"])
+@pytest.mark.parametrize("clock_error_s", [3600.0, -3600.0], ids=["ahead", "behind"])
 async def test_service_clock_dates_reports_of_node_with_wrong_clock(
-    simulated, wrong_by, eventually_async
+    simulated, clock_error_s, eventually_async
 ):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp", "1"))
     uuid = (await ana.nodes())[0].devices[0].uuid
     clock, began = simulated.platform.clock, simulated.platform.clock()
-    await eventually_async(lambda: clock() > began + 0.2)  # it holds the device for the interval
+    # The job has its device for the whole interval of 0.1 s.
+    await eventually_async(lambda: clock() > began + 0.2)
     agent_report = report(simulated.platform, {uuid: ""}).model_copy(
         update={
-            "at": clock() + wrong_by,
+            "at": clock() + clock_error_s,
             "age": 0.0,
             "interval": 0.1,
             "samples": [

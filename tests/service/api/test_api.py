@@ -19,18 +19,18 @@ from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually_async
 
 
-def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
-    fields = {"name": name, "gpus": gpus and Decimal(gpus), **more}
+def job(name: str | None = None, gpus: str | None = None, **options: object) -> SubmitRequest:
+    fields = {"name": name, "gpus": gpus and Decimal(gpus), **options}
     return SubmitRequest(command=["true"], **{k: v for k, v in fields.items() if v is not None})
 
 
 async def test_submission_defaults_to_the_users_only_project_and_a_free_job_name(simulated):
     ana = await simulated.client("ana")
     first = await ana.submit(job())
-    at_once = await asyncio.gather(*(ana.submit(job()) for _ in range(2)))
+    concurrent = await asyncio.gather(*(ana.submit(job()) for _ in range(2)))
 
     assert first.workloads[0].id == "vision/job-1"
-    assert {reply.workloads[0].id for reply in at_once} == {"vision/job-2", "vision/job-3"}
+    assert {reply.workloads[0].id for reply in concurrent} == {"vision/job-2", "vision/job-3"}
 
 
 async def test_array_submission_creates_indexed_workloads(simulated):
@@ -43,7 +43,7 @@ async def test_array_submission_creates_indexed_workloads(simulated):
 
 async def test_submission_reply_says_whether_the_job_starts_or_why_it_waits(simulated):
     ana = await simulated.client("ana")
-    first = await ana.submit(job("exp1", "4"))
+    first = await ana.submit(job("exp1", "4"))  # the limit of vision
     second = await ana.submit(job("exp2", "1"))
 
     assert (first.workloads[0].state, first.workloads[0].allocated) == ("running", 4)
@@ -54,39 +54,39 @@ async def test_submission_reply_says_whether_the_job_starts_or_why_it_waits(simu
 
 async def test_dry_run_gives_the_reply_of_a_submission_and_stores_nothing(simulated):
     ana = await simulated.client("ana")
-    fits = await ana.submit(job("exp1", "1"), dry_run=True)
+    fitting_dry_run = await ana.submit(job("exp1", "1"), dry_run=True)
     root = await simulated.client("root")
     await root.put_project("vision", ProjectPut(limit=None))
-    gang = job("exp1", "1", workers=8)
-    never = await ana.submit(gang, dry_run=True)
+    gang = job("exp1", "1", workers=8)  # the only node has 5 GPUs
+    dry_run_of_gang = await ana.submit(gang, dry_run=True)
 
-    assert (fits.dry_run, fits.notes) == (True, [])
-    assert never.workloads[0].reason.code == "no_such_node"
-    assert [note.startswith("exp1 waits: ") for note in never.notes] == [True]
+    assert (fitting_dry_run.dry_run, fitting_dry_run.notes) == (True, [])
+    assert dry_run_of_gang.workloads[0].reason.code == "no_such_node"
+    assert [note.startswith("exp1 waits: ") for note in dry_run_of_gang.notes] == [True]
     assert await ana.workloads() == []
     stored = await ana.submit(gang)
     assert [(w.state, w.reason.code) for w in stored.workloads] == [("queued", "no_such_node")]
-    assert stored.notes == never.notes
+    assert stored.notes == dry_run_of_gang.notes
 
 
 async def test_dry_run_on_kubernetes_names_what_it_does_not_check(simulated):
     """The cluster's own model would call a job startable that only a tainted node could run."""
     simulated.platform.images = True
     ana = await simulated.client("ana")
-    fits = await ana.submit(job("exp1", "1"), dry_run=True)
-    stored = await ana.submit(job("exp1", "4"))
-    waits = await ana.submit(job("exp2", "1"), dry_run=True)
+    fitting_dry_run = await ana.submit(job("exp1", "1"), dry_run=True)
+    stored = await ana.submit(job("exp1", "4"))  # the limit of vision
+    waiting_dry_run = await ana.submit(job("exp2", "1"), dry_run=True)
 
-    assert fits.notes == ["not checked here: taints, volumes, admission"]
-    assert waits.notes[-1:] == fits.notes
-    assert fits.unchecked == "taints, volumes, admission"
+    assert fitting_dry_run.notes == ["not checked here: taints, volumes, admission"]
+    assert waiting_dry_run.notes[-1:] == fitting_dry_run.notes
+    assert fitting_dry_run.unchecked == "taints, volumes, admission"
     assert (stored.notes, stored.unchecked) == ([], "")
 
 
 async def test_dry_run_of_a_reclaim_names_the_jobs_that_it_pauses(simulated):
     vic, root = await simulated.client("vic"), await simulated.client("root")
     await root.put_project("vision", ProjectPut(limit=None))
-    await vic.submit(job("fill", "1", array=5))
+    await vic.submit(job("fill", "1", array=5))  # on all GPUs
     nel = await simulated.client("nel")
 
     reply = await nel.submit(job("mine", "2"), dry_run=True)
@@ -204,14 +204,14 @@ async def test_overview_has_quota_allocation_and_waiting_gpus_of_a_project(simul
     await ana.submit(job("exp2", "1"))
     vision = (await ana.overview()).projects[0]
 
-    assert (vision.quota, vision.build_quota, vision.limit) == (2.5, 2.5, 4)
+    assert (vision.quota, vision.build_quota, vision.limit) == (2.5, 2.5, 4)  # as configured
     assert (vision.allocated, vision.build_allocated, vision.waiting) == (3.5, 0.5, 1)
     assert (vision.over_quota, vision.may_submit, vision.may_admin) == (1.0, True, False)
 
 
 async def test_overview_warns_admins_of_quotas_above_the_clusters_gpus(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    await root.put_project("third", ProjectPut(quota=Decimal(1)))
+    await root.put_project("third", ProjectPut(quota=Decimal(1)))  # beside 2.5 and 2.5
 
     assert (await root.overview()).notes == ["Quotas add up to 6 GPUs, the cluster has 5."]
     assert (await ana.overview()).notes == []
@@ -326,7 +326,7 @@ async def test_workload_and_device_views_include_measured_usage_beside_allocatio
 
 async def test_scheduler_plan_lists_only_decisions_about_workloads_visible_to_its_reader(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
-    await ana.submit(job("a", "4"))
+    await ana.submit(job("a", "4"))  # the limit of vision, so the next job waits
     await ana.submit(job("a2", "1"))
     whole = [d["workload"] for d in (await ana.plan())["decisions"]]
 

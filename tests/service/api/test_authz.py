@@ -63,7 +63,7 @@ async def test_api_route_answers_every_role_as_the_permission_table_says(stage, 
         for role in (*ACTORS, FORMER, "nobody"):
             outcomes[role] = await outcome(http, row, role)
             if not row["route"].startswith("GET "):
-                await stage.set()
+                await stage.restore()
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
 
@@ -133,10 +133,12 @@ def test_every_page_button_is_in_the_permission_table():
     assert labels == named
 
 
-@pytest.mark.parametrize(("kind", "own"), [("agent", Action.REPORT), ("worker", Action.TRAIN)])
-def test_agent_and_worker_tokens_permit_only_their_own_action(kind, own):
-    authorise(Actor("box", kind), own)
-    for action in {*Action} - {own}:
+@pytest.mark.parametrize(
+    ("kind", "own_action"), [("agent", Action.REPORT), ("worker", Action.TRAIN)]
+)
+def test_agent_and_worker_tokens_permit_only_their_own_action(kind, own_action):
+    authorise(Actor("box", kind), own_action)
+    for action in {*Action} - {own_action}:
         with pytest.raises(RunaiError) as refused:
             authorise(Actor("box", kind), action, ProjectSpec("vision", members=("box",)))
         assert str(refused.value).count(".") == 1, action
@@ -149,7 +151,7 @@ class SimulatedStage:
     served: Any
     hub: AsyncClient
 
-    async def set(self) -> None:
+    async def restore(self) -> None:
         """Restore what an actor has removed."""
         cluster = self.served.platform.cluster
         for spec in (
@@ -179,5 +181,5 @@ class SimulatedStage:
 @pytest.fixture
 async def stage(simulated) -> SimulatedStage:
     stage = SimulatedStage(simulated, await simulated.client("hub"))
-    await stage.set()
+    await stage.restore()
     return stage

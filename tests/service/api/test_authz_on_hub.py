@@ -28,14 +28,14 @@ from runai.hub_service.cli.framework.error_reporting import ReportedError
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
 from users_hub import (
-    ADMIN,
+    ACCESS_SCOPE,
+    ADMIN_SCOPE,
     HUB_TOKEN,
     NODE,
     NODE_TOKEN,
-    OPEN,
-    READER,
-    ROOT,
-    SUBMIT,
+    READER_TOKEN,
+    SERVICE_PATH,
+    SUBMIT_SCOPE,
     Hub,
     log_in,
     login_cookies,
@@ -45,8 +45,8 @@ from waiting import eventually
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
 EXP1 = "vision/exp1"
-_EXP1 = "/api/v1/workloads/{project}/{name}"
-WHY_PLAYED = {
+WORKLOAD_ROUTE = "/api/v1/workloads/{project}/{name}"
+REASONS_BY_ROW = {
     "GET /": "nobody is sent to the login",
     "GET /login": "there is no login without a hub",
     "GET /oauth_callback": "nor an answer of it",
@@ -57,14 +57,14 @@ WHY_PLAYED = {
     "PUT /api/v1/projects/{name} name=vision quota=3": "an admin's, to change",
     "POST /api/v1/nodes/{node}/samples node=lab at=1 interval=1": "a node's",
     "POST /api/v1/workloads project=vision command=['true']": "asks the hub's token for more",
-    f"POST {_EXP1}/suspend project=vision name=exp1": "a change that is hidden",
-    f"GET {_EXP1}/logs project=vision name=exp1": "what a token that only reads may read",
+    f"POST {WORKLOAD_ROUTE}/suspend project=vision name=exp1": "a change that is hidden",
+    f"GET {WORKLOAD_ROUTE}/logs project=vision name=exp1": "what a token that only reads may read",
 }
-"""The rows that are played here, and the outcome that each adds."""
-PLAYED = [row for row in ROWS if name_of(row) in WHY_PLAYED]
-NAMED = [(row, named) for row in PLAYED for named in row.get("by", ())]
-COMMANDS = [(row, named) for row, named in NAMED if named.startswith("runai ")]
-MAGICS = [(row, named) for row, named in NAMED if named.startswith("%")]
+"""The rows of the permission table that run here, and the outcome that each adds."""
+HUB_ROWS = [row for row in ROWS if name_of(row) in REASONS_BY_ROW]
+ROW_COMMANDS = [(row, command) for row in HUB_ROWS for command in row.get("by", ())]
+COMMANDS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("runai ")]
+MAGICS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("%")]
 WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
 
 
@@ -81,7 +81,7 @@ class HubStage:
     def send(self, role: str, **request: Any) -> httpx.Response:
         return self.clients[role].request(**request)
 
-    def set(self) -> None:
+    def restore(self) -> None:
         """Restore what an actor has changed."""
         self.send("admin", method="PUT", url="api/v1/projects/vision", json={"quota": 2.5})
         self.send("owner", method="POST", url=f"api/v1/workloads/{EXP1}/resume")
@@ -93,16 +93,20 @@ class HubStage:
 @pytest.fixture(scope="module")
 def stage(real_hub: Hub) -> Iterator[HubStage]:
     # A notebook's token opens the service and submits; a reader's only opens it.
-    scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
-    scopes["admin"] = [OPEN, SUBMIT, ADMIN]
-    scopes["admin's reader"] = [OPEN, "admin:users"]
+    scopes = {role: [ACCESS_SCOPE, SUBMIT_SCOPE] for role in USERS} | {
+        role: [ACCESS_SCOPE] for role in READERS
+    }
+    scopes["admin"] = [ACCESS_SCOPE, SUBMIT_SCOPE, ADMIN_SCOPE]
+    scopes["admin's reader"] = [ACCESS_SCOPE, "admin:users"]
     tokens = {role: real_hub.token(ACTORS[role], *scopes[role]) for role in USERS}
-    tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
+    tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER_TOKEN}
     stage = HubStage(real_hub, tokens)
     with ExitStack() as opened:
         for role in (*tokens, "nobody"):
             headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
-            client = httpx.Client(base_url=f"{real_hub.url}{ROOT}", headers=headers, timeout=60)
+            client = httpx.Client(
+                base_url=f"{real_hub.url}{SERVICE_PATH}", headers=headers, timeout=60
+            )
             stage.clients[role] = opened.enter_context(client)
         for role in WITH_COOKIES:
             browser = httpx.Client(base_url=real_hub.url, follow_redirects=True, timeout=60)
@@ -115,7 +119,7 @@ def stage(real_hub: Hub) -> Iterator[HubStage]:
         job = {"project": "vision", "name": "exp1", "command": ["sleep", "3600"]}
         stage.send("owner", method="POST", url="api/v1/workloads", json=job).raise_for_status()
         yield stage
-        stage.set()
+        stage.restore()
         for view in stage.send("owner", method="GET", url="api/v1/workloads").json()["items"]:
             stage.send("hub", method="DELETE", url=f"api/v1/workloads/{view['id']}")
 
@@ -124,37 +128,37 @@ def stage(real_hub: Hub) -> Iterator[HubStage]:
 
 
 def test_permission_rows_tested_on_a_hub_cover_each_outcome_of_each_role():
-    """A new outcome in the table must be played here, too."""
+    """A new outcome in the table needs a row here, too."""
     roles = (*USERS, "hub", "agent", "service", "nobody")
 
     def outcomes(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
         return {(role, expected(row, role)) for row in rows for role in roles}
 
-    assert {name_of(row) for row in PLAYED} == WHY_PLAYED.keys()
-    assert outcomes(PLAYED) == outcomes(ROWS)
+    assert {name_of(row) for row in HUB_ROWS} == REASONS_BY_ROW.keys()
+    assert outcomes(HUB_ROWS) == outcomes(ROWS)
 
 
-@pytest.mark.parametrize("row", PLAYED, ids=name_of)
+@pytest.mark.parametrize("row", HUB_ROWS, ids=name_of)
 def test_hub_tokens_have_exactly_the_permissions_of_the_permission_table(stage, row):
     request = stage.request_of(row)
     outcomes = {}
     for role in stage.clients:
         if request["method"] != "GET":
-            stage.set()
+            stage.restore()
         with stage.clients[role].stream(**request) as reply:
             outcomes[role] = actual_answer(reply)
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
 
 
-@pytest.mark.parametrize("row", PLAYED, ids=name_of)
+@pytest.mark.parametrize("row", HUB_ROWS, ids=name_of)
 def test_browser_logins_have_exactly_the_permissions_of_the_permission_table(stage, row):
     request = stage.request_of(row)
-    request["url"] = f"{ROOT}{request['url']}"
+    request["url"] = f"{SERVICE_PATH}{request['url']}"
     outcomes, forged = {}, {}
     for role in WITH_COOKIES:
         if request["method"] != "GET":
-            stage.set()
+            stage.restore()
             forged[role] = stage.cookies[role].request(
                 **request, headers={"Origin": "https://evil.example"}
             )
@@ -172,20 +176,20 @@ def test_browser_logins_have_exactly_the_permissions_of_the_permission_table(sta
 REFUSED = (Forbidden, NotFound, Unauthenticated)
 
 
-@pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
+@pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
 def test_cli_commands_are_refused_exactly_as_the_permission_table_says(
     stage, row, command, monkeypatch, tmp_path, capsys
 ):
     reported: list[RunaiError] = []
     # Each of several names is reported separately.
     monkeypatch.setattr(lifecycle, "report", lambda error, **_: reported.append(error))
-    monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{ROOT}")
+    monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{SERVICE_PATH}")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     outcomes = {}
     for role in (*USERS, "nobody"):
         if not row["route"].startswith("GET"):
-            stage.set()
+            stage.restore()
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", stage.tokens.get(role, "made-up"))
         try:
             reported.clear()
@@ -200,7 +204,7 @@ def test_cli_commands_are_refused_exactly_as_the_permission_table_says(
     assert outcomes == {role: _expected_outcome(row, role) for role in outcomes}
 
 
-@pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[named for _, named in MAGICS])
+@pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[command for _, command in MAGICS])
 def test_notebook_magics_are_refused_exactly_as_the_permission_table_says(
     stage, row, magic, monkeypatch, tmp_path
 ):
@@ -210,8 +214,8 @@ def test_notebook_magics_are_refused_exactly_as_the_permission_table_says(
     outcomes = {}
     for role in USERS:
         if not row["route"].startswith("GET"):
-            stage.set()
-        link = connect(f"{stage.hub.url}{ROOT}", stage.tokens[role])
+            stage.restore()
+        link = connect(f"{stage.hub.url}{SERVICE_PATH}", stage.tokens[role])
         shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
         shell.run_cell("%load_ext runai.widgets")
         error = shell.run_cell(magic).error_in_exec
@@ -241,16 +245,16 @@ def _expected_outcome(row: dict[str, Any], role: str) -> str:
 # -- buttons -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
+@pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["front page", "workload page"])
 def test_pages_show_workload_buttons_only_to_permitted_roles(stage, page):
     """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
     button_pattern = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?\?uid=')
-    routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
+    routes = {"suspend": f"POST {WORKLOAD_ROUTE}/suspend", "": f"DELETE {WORKLOAD_ROUTE}"}
     rows = {row["route"]: row for row in ROWS}
-    stage.set()
+    stage.restore()
 
     def offered(role: str) -> set[str]:
-        return set(button_pattern.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
+        return set(button_pattern.findall(stage.cookies[role].get(f"{SERVICE_PATH}{page}").text))
 
     eventually(lambda: offered("admin") == {*routes}, within=60, what="the job runs")
     assert {role: offered(role) for role in WITH_COOKIES} == {
@@ -262,8 +266,8 @@ def test_pages_show_workload_buttons_only_to_permitted_roles(stage, page):
 def test_pages_show_project_and_submit_forms_only_to_permitted_roles(stage):
     forms = {
         role: {
-            "project": 'data-form="project"' in browser.get(f"{ROOT}projects/vision").text,
-            "submit": 'value="vision"' in browser.get(f"{ROOT}submit").text,
+            "project": 'data-form="project"' in browser.get(f"{SERVICE_PATH}projects/vision").text,
+            "submit": 'value="vision"' in browser.get(f"{SERVICE_PATH}submit").text,
         }
         for role, browser in stage.cookies.items()
     }
@@ -278,9 +282,9 @@ def test_pages_show_project_and_submit_forms_only_to_permitted_roles(stage):
 
 
 SECRET_JOB = {"project": "vision", "name": "secret-job", "gpus": "0.5"}
-REPORTS = '{"metrics": {"epoch": 1, "overall_epochs": 4, "secret-loss": 0.0123456}}'
+PROGRESS_JSON = '{"metrics": {"epoch": 1, "overall_epochs": 4, "secret-loss": 0.0123456}}'
 SHELL_SCRIPT = (
-    f"echo '{REPORTS}' > $RUNAI_CHECKPOINT_DIR/progress.json; echo from-its-output; sleep 601"
+    f"echo '{PROGRESS_JSON}' > $RUNAI_CHECKPOINT_DIR/progress.json; echo from-its-output; sleep 601"
 )
 PROGRAM = {
     "command": ["sh", "-c", SHELL_SCRIPT, "secret-argument"],
@@ -324,8 +328,8 @@ def replies_to(stage: HubStage, role: str) -> list[tuple[str, str]]:
         if request["method"] != "GET" and row["route"] != "POST /api/v1/plan":
             continue
         for url in {request["url"], request["url"].replace("exp1", "secret-job")}:
-            asking = {**request, "url": url, "params": request["params"] or {}}
-            with stage.clients[role].stream(**asking) as reply:
+            stream_request = {**request, "url": url, "params": request["params"] or {}}
+            with stage.clients[role].stream(**stream_request) as reply:
                 replies.append((f"{request['method']} {url}", _body_or_first_event(reply)))
     return replies
 

@@ -48,7 +48,7 @@ def json_types(form: Any) -> set[Any]:
     return {form.get("type")}.union(*map(json_types, choices))
 
 
-# client, request, status, code, words that the sentence and its hint must name
+# user, body, status, code, phrases of the sentence and its hint
 INVALID_SUBMISSIONS = [
     pytest.param("ana", {**JOB, "project": "visn"}, 404, "unknown_project",
                  ["There is no project visn.", "Yours: vision."], id="unknown project"),
@@ -66,27 +66,27 @@ INVALID_SUBMISSIONS = [
                  ["gpus is 'many': it must be a number."], id="no number"),
     pytest.param("ana", {**JOB, "expected_runtime": "soon"}, 400, "invalid_request",
                  ["expected_runtime is 'soon': give a number and a unit, such as 90m, 2h or 3d."],
-                 id="no length of time"),
+                 id="no duration"),
     pytest.param("ana", {**JOB, "expected_runtime": "2h", "max_runtime": "90m"}, 400,
                  "over_time_limit",
                  ["An expected runtime of 2h is longer than its time limit of 90m", "--time 2h"],
-                 id="longer than its limit"),
+                 id="runtime above its time limit"),
     pytest.param("ana", {**JOB, "code": {"files": {f"{n}.py": "gone" for n in "abcd"}}}, 400,
                  "invalid_request", ["code is"], id="code of four files"),
     pytest.param("ana", {**JOB, "code": {"files": {"a.py": "0" * 63}}}, 400,
-                 "invalid_request", ["code is"], id="no digest"),
+                 "invalid_request", ["code is"], id="code with a short digest"),
     pytest.param("ana", {**JOB, "code": {"files": {"a\n.py": "gone"}}}, 400,
                  "invalid_request", ["code is"], id="code without a path"),
     pytest.param("ana", {**JOB, "code": {"commit": "HEAD"}}, 400,
-                 "invalid_request", ["code is 'HEAD'"], id="no commit"),
+                 "invalid_request", ["code is 'HEAD'"], id="code without a commit id"),
     pytest.param("ana", {**JOB, "image": "example/train:1"}, 400, "no_images",
-                 ["Jobs here run as programs of this machine", "--image"], id="an image here"),
+                 ["Jobs here run as programs of this machine", "--image"], id="image of a program"),
     pytest.param("ana", {**JOB, "image": "Not an image"}, 400, "invalid_request",
                  ["image is 'Not an image': it has characters that are not possible there",
-                  "docker pull"], id="no image"),
+                  "docker pull"], id="malformed image"),
     pytest.param("ana", {**JOB, "gpus": 5}, 400, "over_limit",
                  ["5 GPUs are more than project vision may ever hold", "limit is 4"],
-                 id="more than the limit"),
+                 id="job above the limit"),
     pytest.param("ana", {**JOB, "gpus": 1, "workers": 5}, 400, "over_limit",
                  ["5 GPUs", "limit is 4"], id="a gang above the limit"),
     pytest.param("nel", {**SESSION, "gpus": 2}, 400, "over_build_quota",
@@ -97,7 +97,7 @@ INVALID_SUBMISSIONS = [
     pytest.param("ana", {"name": "exp1"}, 400, "invalid_request",
                  ["A job needs a command.", "train.py"], id="no command"),
     pytest.param("ana", {"name": "lab", "kind": "session"}, 400, "invalid_request",
-                 ["A session without a command", "server"], id="a session of nobody"),
+                 ["A session without a command", "server"], id="session without a server"),
     pytest.param("ana", {**SESSION, "workers": 2}, 400, "invalid_request",
                  ["A session is one process."], id="a session of two workers"),
     pytest.param("ana", {**SESSION, "saves": True}, 400, "not_saving",
@@ -117,15 +117,15 @@ INVALID_SUBMISSIONS = [
                  "not_elastic", ["has 1 GPU, not 2.", "--workers 3 alone, or --gpus 2"],
                  id="elastic, 2 GPUs each"),
     pytest.param("ana", {**JOB, "name": "Exp_1"}, 400, "invalid_request",
-                 ["name is 'Exp_1'", "small letters"], id="odd name"),
+                 ["name is 'Exp_1'", "small letters"], id="malformed name"),
     pytest.param("ana", {**JOB, "name": "x" * 38, "array": 10}, 400, "invalid_request",
                  ["too long for an array of 10"], id="name too long for an array"),
     pytest.param("ana", {**JOB, "priority": 90}, 403, "priority",
-                 ["Priority 90 is for admins", "low, normal or high"], id="own priority"),
+                 ["Priority 90 is for admins", "low, normal or high"], id="priority for admins"),
     pytest.param("ana", {**JOB, "priority": "urgent"}, 400, "invalid_request",
                  ["priority is 'urgent'", "low, normal or high"], id="unknown priority"),
     pytest.param("ana", {**JOB, "owner": "vic"}, 403, "forbidden",
-                 ["Only the platform's own hub may submit for others."], id="for somebody else"),
+                 ["Only the platform's own hub may submit for others."], id="owner not the user"),
     pytest.param("ana", {**JOB, "workdir": "/no/such/place"}, 400, "no_such_directory",
                  ["/no/such/place does not exist", "--workdir"], id="no such directory"),
     pytest.param("ana", {**JOB, "workdir": "here"}, 400, "invalid_request",
@@ -133,21 +133,21 @@ INVALID_SUBMISSIONS = [
     pytest.param("ana", {**JOB, "gpu": 1}, 400, "unknown_field",
                  ["There is no field gpu."], id="unknown field"),
     pytest.param("ana", {**JOB, "env": {"MY-SECRET": "hunter2"}}, 400, "invalid_request",
-                 ["env"], id="odd variable"),
+                 ["env"], id="malformed variable"),
     pytest.param("ro", JOB, 403, "missing_scope",
                  ["This token may only read", "custom:runai:submit"], id="a token that only reads"),
-    pytest.param("", JOB, 401, "unauthenticated", ["."], id="nobody"),
+    pytest.param("", JOB, 401, "unauthenticated", ["."], id="no token"),
     pytest.param("hub", {**JOB, "owner": "zoe"}, 404, "not_found",
-                 ["There is no user zoe."], id="the hub for nobody"),
+                 ["There is no user zoe."], id="owner unknown to the hub"),
     pytest.param("hub", JOB, 400, "invalid_request", ["owner is missing."], id="no owner"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("who", "body", "status", "code", "named"), INVALID_SUBMISSIONS)
+@pytest.mark.parametrize(("user", "body", "status", "code", "phrases"), INVALID_SUBMISSIONS)
 async def test_invalid_job_submission_is_refused_in_one_sentence_and_stores_nothing(
-    simulated, who, body, status, code, named
+    simulated, user, body, status, code, phrases
 ):
-    async with simulated.http(who) as http:
+    async with simulated.http(user) as http:
         paths = ("api/v1/workloads", "api/v1/workloads?dry_run=true")
         replies = [await http.post(path, json=body) for path in paths]
 
@@ -156,7 +156,7 @@ async def test_invalid_job_submission_is_refused_in_one_sentence_and_stores_noth
         message = f"{problem['detail']} {problem['hint']}"
         assert (reply.status_code, problem["code"]) == (status, code)
         assert reply.headers["content-type"] == "application/problem+json"
-        assert [part for part in named if part not in message] == []
+        assert [part for part in phrases if part not in message] == []
         assert problem["detail"].endswith(".")
         assert "\n" not in message
         assert "hunter2" not in reply.text
@@ -203,12 +203,12 @@ INVALID_REQUESTS = [
     pytest.param("vic", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins",
                  id="quota by the project's admin"),
     pytest.param("ana", "PUT", "projects/vision", {"members": ["ana", "eve"]}, 403, "admins",
-                 id="members"),
+                 id="members by a member"),
     pytest.param("root", "PUT", "projects/Vision", {"quota": 1}, 400, "name is 'Vision'",
-                 id="odd project name"),
+                 id="malformed project name"),
     pytest.param("root", "PUT", f"projects/{'a' * 25}", {"quota": 1}, 400, "at most 24.",
                  id="long project name"),
-    pytest.param("ana", "GET", "projects/_", None, 400, "at most 24.", id="odd name to look at"),
+    pytest.param("ana", "GET", "projects/_", None, 400, "at most 24.", id="malformed name to read"),
     pytest.param("root", "PUT", "projects/new", {"quota": -1}, 400, "quota is -1",
                  id="negative quota"),
     pytest.param("root", "PUT", "projects/new", {"quota": 1, "build_quota": 2}, 400,
@@ -222,25 +222,25 @@ INVALID_REQUESTS = [
     pytest.param("ana", "GET", "workloads?state=sleeping", None, 400, "state is 'sleeping'",
                  id="unknown state"),
     pytest.param("ana", "GET", "usage?since=yesterday", None, 400, "since is 'yesterday'",
-                 id="odd time"),
-    pytest.param("ana", "GET", "usage?user=vic", None, 403, "usage of vic", id="others' usage"),
+                 id="malformed time"),
+    pytest.param("ana", "GET", "usage?user=vic", None, 403, "usage of vic", id="usage of others"),
     pytest.param("ana", "GET", "usage?project=nowhere", None, 404, "no project nowhere",
-                 id="usage of nothing"),
+                 id="usage of an unknown project"),
     pytest.param("ana", "GET", "nothing/here", None, 404, "There is nothing to GET",
                  id="no such route"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("who", "method", "path", "body", "status", "named"), INVALID_REQUESTS)
+@pytest.mark.parametrize(("user", "method", "path", "body", "status", "phrase"), INVALID_REQUESTS)
 async def test_invalid_api_request_is_refused_in_one_sentence_and_changes_no_project(
-    simulated, who, method, path, body, status, named
+    simulated, user, method, path, body, status, phrase
 ):
     projects = await simulated.platform.cluster.projects()
-    async with simulated.http(who) as http:
+    async with simulated.http(user) as http:
         reply = await http.request(method, f"api/v1/{path}", json=body)
 
     assert reply.status_code == status
-    assert named in f"{reply.json()['detail']} {reply.json()['hint']}"
+    assert phrase in f"{reply.json()['detail']} {reply.json()['hint']}"
     assert await simulated.platform.cluster.projects() == projects
 
 
@@ -252,7 +252,7 @@ async def test_request_body_that_is_not_json_is_refused_as_invalid_json(simulate
 
 
 @pytest.mark.parametrize(
-    ("who", "method", "path", "body"),
+    ("user", "method", "path", "body"),
     [
         ("ana", "POST", "workloads", '{"name": "e", "command": ["a"], "name": "f"}'),
         ("ana", "POST", "workloads", '{"name": "e", "command": ["a"], "env": {"A": "", "A": ""}}'),
@@ -263,9 +263,11 @@ async def test_request_body_that_is_not_json_is_refused_as_invalid_json(simulate
         ("ana", "POST", "workloads/vision/e/exec", '{"command": ["a"], "command": ["b"]}'),
     ],
 )
-async def test_request_body_with_a_repeated_json_key_is_refused(simulated, who, method, path, body):
+async def test_request_body_with_a_repeated_json_key_is_refused(
+    simulated, user, method, path, body
+):
     projects = await simulated.platform.cluster.projects()
-    async with simulated.http(who, **JSON) as http:
+    async with simulated.http(user, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body)
 
     assert reply.status_code == 400
@@ -277,16 +279,18 @@ async def test_request_body_with_a_repeated_json_key_is_refused(simulated, who, 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
 @pytest.mark.parametrize(
-    ("who", "method", "path"),
+    ("user", "method", "path"),
     [
         ("ana", "POST", "workloads"),
         ("ana", "POST", "plan"),
         ("root", "PUT", "projects/new"),
     ],
 )
-async def test_request_body_that_is_not_in_utf_8_is_refused(simulated, who, method, path, encoding):
+async def test_request_body_that_is_not_in_utf_8_is_refused(
+    simulated, user, method, path, encoding
+):
     body = '{"name": "exp1", "command": ["true"]}' if path == "workloads" else "{}"
-    async with simulated.http(who, **JSON) as http:
+    async with simulated.http(user, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body.encode(encoding))
 
     assert reply.status_code == 400

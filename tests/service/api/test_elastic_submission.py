@@ -33,20 +33,24 @@ def elastic_spec(**fields: Any) -> WorkloadSpec:
 
 
 @pytest.mark.parametrize(
-    ("fields", "sizes"),
+    ("fields", "gpus", "gpus_max", "workers", "min_workers"),
     [
-        ({}, (1000, 4000, 1, 1)),
-        ({"gpus": 2}, (2000, 4000, 1, 1)),
-        ({"gpus": 6}, (6000, 6000, 1, 1)),
-        ({"workers": 8}, (1000, 0, 8, 1)),
-        ({"workers": 8, "gpus": 1, "min_workers": 2}, (1000, 0, 8, 2)),
+        ({}, 1, 4, 1, 1),
+        ({"gpus": 2}, 2, 4, 1, 1),
+        ({"gpus": 6}, 6, 6, 1, 1),
+        ({"workers": 8}, 1, 0, 8, 1),
+        ({"workers": 8, "gpus": 1, "min_workers": 2}, 1, 0, 8, 2),
     ],
-    ids=["one", "two", "more than a node has", "workers", "at least two"],
+    ids=["one GPU", "two GPUs", "more GPUs than a node", "workers", "two workers at least"],
 )
-def test_elastic_job_request_sets_min_and_max_of_gpus_and_workers(fields, sizes):
+def test_elastic_job_request_sets_min_and_max_of_gpus_and_workers(
+    fields, gpus, gpus_max, workers, min_workers
+):
     spec = elastic_spec(**fields)
 
-    assert sizes == (spec.gpus, spec.gpus_max, spec.workers, spec.min_workers)
+    # The largest node has 4 GPUs, so one worker grows up to 4.
+    assert (spec.gpus, spec.gpus_max) == (1000 * gpus, 1000 * gpus_max)
+    assert (spec.workers, spec.min_workers) == (workers, min_workers)
     assert spec.elastic
 
 
@@ -55,19 +59,19 @@ def test_guaranteed_workers_of_an_elastic_job_are_stored():
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "message"),
     [
         ({"elastic": False}, "2 guaranteed workers .* not elastic"),
         ({"workers": 8, "min_workers": 3}, r"2 guaranteed workers .* least \(3\) and all \(8\)"),
         ({}, r"2 guaranteed workers .* least \(1\) and all \(1\)"),
     ],
-    ids=["not elastic", "fewer than the least", "more than there are"],
+    ids=["not elastic", "below the minimum", "above the number of workers"],
 )
-def test_impossible_guaranteed_workers_of_an_elastic_job_are_refused(fields, named):
+def test_impossible_guaranteed_workers_of_an_elastic_job_are_refused(fields, message):
     request = SubmitRequest(
         command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **fields}
     )
-    with pytest.raises(InvalidRequest, match=named):
+    with pytest.raises(InvalidRequest, match=message):
         workload_spec(
             request,
             user="ana",
@@ -78,6 +82,7 @@ def test_impossible_guaranteed_workers_of_an_elastic_job_are_refused(fields, nam
 
 def test_elastic_job_is_checked_against_project_limit_by_its_minimum_size():
     assert elastic_spec(gpus=6).gpus == 6000
+    # The limit of vision is 3 GPUs.
     with pytest.raises(InvalidRequest, match="4 GPUs are more than project vision may ever hold"):
         elastic_spec(workers=8, min_workers=4)
 
@@ -99,8 +104,8 @@ def record(*states: str, ranks: int, **state: Any) -> WorkloadRecord:
 
 
 VIEWS = {
-    "alone": (record("running", *["pending"] * 3, ranks=1), "1 of 1 to 4 GPUs", ""),
-    "joined": (
+    "one worker": (record("running", *["pending"] * 3, ranks=1), "1 of 1 to 4 GPUs", ""),
+    "a worker joins": (
         record(*["running"] * 3, "pending", ranks=2),
         "2 of 1 to 4 GPUs, 1 joining",
         "",

@@ -35,22 +35,22 @@ def outcomes(answer) -> dict[str, tuple[str | None, str]]:
     return {effect.workload: (effect.before, effect.after) for effect in answer.effects}
 
 
-@pytest.mark.parametrize(("tried", "value"), [("20m", 1200), (" 8H", 28_800), ("90", 90), (0, 0)])
-def test_min_runtime_setting_of_a_what_if_question_accepts_durations(tried, value):
-    assert setting("vision", "min_runtime", tried).value == value
+@pytest.mark.parametrize(("text", "value"), [("20m", 1200), (" 8H", 28_800), ("90", 90), (0, 0)])
+def test_min_runtime_setting_of_a_what_if_question_accepts_durations(text, value):
+    assert setting("vision", "min_runtime", text).value == value
 
 
 @pytest.mark.parametrize(
-    ("name", "tried"), [("min_runtime", "soon"), ("min_runtime", "1.5h"), ("weight", "20m")]
+    ("name", "text"), [("min_runtime", "soon"), ("min_runtime", "1.5h"), ("weight", "20m")]
 )
-def test_malformed_amount_in_a_what_if_setting_is_refused(name, tried):
+def test_malformed_amount_in_a_what_if_setting_is_refused(name, text):
     with pytest.raises(ValidationError):
-        setting("vision", name, tried)
+        setting("vision", name, text)
 
 
 async def test_explanation_of_a_waiting_job_has_reason_gpu_holders_and_expected_start(simulated):
     ana = await simulated.client("ana")
-    await ana.submit(job("a", "4"))
+    await ana.submit(job("a", "4"))  # the limit of vision
     await ana.submit(job("a2", "1"))
 
     explanation = await ana.explanation("vision/a2")
@@ -88,7 +88,7 @@ async def test_wait_explanation_hides_jobs_and_users_of_other_projects(simulated
 async def test_admin_what_if_predicts_starts_and_leaves_cluster_unchanged(simulated):
     root = await simulated.client("root")
     ana = await simulated.client("ana")
-    await ana.submit(job("a", "4"))
+    await ana.submit(job("a", "4"))  # the limit of vision
     await ana.submit(job("a2", "1"))
     question = PlanQuestion(
         add=[job(None, "2", "nlp")], set=[setting("vision", "limit", "5")], end=["vision/a"]
@@ -112,6 +112,7 @@ async def test_quota_by_gpu_type_in_what_if_leaves_stored_quota_unchanged(simula
     new = [job("new", "2", "nlp")]
     table = setting("nlp", "quota", {node.devices[0].name: "0", "*": "4"})
 
+    # With its quota of 2.5, nlp reclaims a GPU for the job; with 0 of this type, the job waits.
     before = await root.what_if(PlanQuestion(add=new))
     after = await root.what_if(PlanQuestion(add=new, set=[table]))
 
@@ -137,6 +138,7 @@ async def test_admin_what_if_names_job_that_a_new_job_would_reclaim(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     await submit_four_one_gpu_jobs(simulated, ana)
 
+    # One of five GPUs is free; nlp is below its quota of 2.5, vision with 4 GPUs above its own.
     answer = await root.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
 
     new = next(e for e in answer.effects if e.is_added)
@@ -161,29 +163,32 @@ async def test_member_what_if_only_counts_affected_jobs_of_other_projects(simula
 
 
 @pytest.mark.parametrize(
-    ("question", "error", "named"),
+    ("question", "error", "message"),
     [
         pytest.param({"add": [job("x", "1", "none")]}, NotFound, "no project none", id="project"),
         pytest.param(
             {"add": [SubmitRequest(command=["true"], gpus="1")]},
             InvalidRequest,
             "names no project",
-            id="no-project",
+            id="no project",
         ),
         pytest.param(
-            {"set": [setting("none", "quota", "1")]}, NotFound, "no project none", id="set-project"
+            {"set": [setting("none", "quota", "1")]},
+            NotFound,
+            "no project none",
+            id="project of a setting",
         ),
         pytest.param(
             {"set": [setting("vision", "priority", None)]},
             InvalidRequest,
             "vision.priority cannot be None",
-            id="set-nothing",
+            id="setting without a value",
         ),
-        pytest.param({"end": ["vision/none"]}, NotFound, "no workload vision/none", id="end"),
+        pytest.param({"end": ["vision/none"]}, NotFound, "no workload vision/none", id="workload"),
     ],
 )
-async def test_invalid_what_if_question_is_refused(simulated, question, error, named):
+async def test_invalid_what_if_question_is_refused(simulated, question, error, message):
     root = await simulated.client("root")
 
-    with pytest.raises(error, match=named):
+    with pytest.raises(error, match=message):
         await root.what_if(PlanQuestion(**question))

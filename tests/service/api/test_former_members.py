@@ -23,13 +23,13 @@ JOB = {"project": "vision", "command": ["train"]}
 async def test_running_jobs_of_removed_members_go_on_and_their_waiting_jobs_do_not_start(simulated):
     ana, vic = await simulated.client("ana"), await simulated.client("vic")
     for name, fields in (
-        ("el", {"elastic": True, "workers": 2, "gpus": 1}),
-        ("kept", {"gpus": 1}),
-        ("big", {"gpus": 4}),
+        ("elastic", {"elastic": True, "workers": 2, "gpus": 1}),
+        ("suspended", {"gpus": 1}),
+        ("waiting", {"gpus": 4}),
     ):
         await ana.submit(SubmitRequest(name=name, **JOB, **fields))
-    await ana.suspend("vision/kept")
-    simulated.platform.cluster.complete("vision/kept", -15)
+    await ana.suspend("vision/suspended")
+    simulated.platform.cluster.complete("vision/suspended", -15)
 
     changed = await vic.put_project("vision", ProjectPut(members=["mia", "ro"]))
 
@@ -37,27 +37,27 @@ async def test_running_jobs_of_removed_members_go_on_and_their_waiting_jobs_do_n
         "ana is no member any more: of ana's workloads 1 runs on and 2 do not start"
     ]
     for act in (
-        lambda: ana.resume("vision/kept"),
-        lambda: ana.scale("vision/el", ScaleRequest(workers=4)),
-        lambda: ana.scale("vision/el", ScaleRequest(min_workers=2)),
-        lambda: ana.keep("vision/el"),
-        lambda: ana.regain("vision/el"),
+        lambda: ana.resume("vision/suspended"),
+        lambda: ana.scale("vision/elastic", ScaleRequest(workers=4)),
+        lambda: ana.scale("vision/elastic", ScaleRequest(min_workers=2)),
+        lambda: ana.keep("vision/elastic"),
+        lambda: ana.regain("vision/elastic"),
         lambda: ana.submit(SubmitRequest(name="new", **JOB)),
     ):
         with pytest.raises(Forbidden) as refused:
             await act()
         assert refused.value.code == "not_a_member"
-    waiting = await eventually_async(lambda: _reason(ana, "vision/big", "not_a_member"))
+    waiting = await eventually_async(lambda: _reason(ana, "vision/waiting", "not_a_member"))
     assert waiting.startswith("ana is no member of vision any more")
-    assert (await ana.scale("vision/el", ScaleRequest(workers=2))).state == "running"
-    await vic.resume("vision/kept")  # its admins may, and it waits
-    await eventually_async(lambda: _reason(ana, "vision/kept", "not_a_member"))
-    await ana.suspend("vision/el")
-    await ana.delete("vision/big")
+    assert (await ana.scale("vision/elastic", ScaleRequest(workers=2))).state == "running"
+    await vic.resume("vision/suspended")  # an admin may, and the job waits
+    await eventually_async(lambda: _reason(ana, "vision/suspended", "not_a_member"))
+    await ana.suspend("vision/elastic")
+    await ana.delete("vision/waiting")
 
-    back = await vic.put_project("vision", ProjectPut(members=["ana", "mia", "ro"]))
-    assert back.notes == []
-    await eventually_async(lambda: _state(ana, "vision/kept", "running"))
+    restored = await vic.put_project("vision", ProjectPut(members=["ana", "mia", "ro"]))
+    assert restored.notes == []
+    await eventually_async(lambda: _state(ana, "vision/suspended", "running"))
 
 
 async def _reason(client: AsyncClient, workload: str, code: str) -> str:
@@ -89,7 +89,7 @@ async def test_project_above_a_lowered_limit_gets_a_note_and_starts_no_job(simul
     assert [w.state for w in await ana.workloads()] == ["running", "running", "queued"]
 
 
-# ---- who has left
+# ---- former members
 
 
 class StubHub:

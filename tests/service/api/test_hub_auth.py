@@ -23,12 +23,12 @@ from runai.hub_service.cli.doctor.kubernetes_checks import check_hub
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import RunaiError
 from users_hub import (
+    ACCESS_SCOPE,
     HUB_TOKEN,
-    IMPOSTOR,
-    OPEN,
-    READER,
-    ROOT,
-    SUBMIT,
+    IMPOSTOR_TOKEN,
+    READER_TOKEN,
+    SERVICE_PATH,
+    SUBMIT_SCOPE,
     Hub,
     log_in,
     login_cookies,
@@ -48,8 +48,8 @@ def hub(real_hub: Hub) -> Hub:
 @pytest.mark.parametrize(
     ("token", "verdict", "message"),
     [
-        (READER, "ok", "JupyterHub knows the service as runai"),
-        (IMPOSTOR, "failure", "the service may not list:users, read:groups"),
+        (READER_TOKEN, "ok", "JupyterHub knows the service as runai"),
+        (IMPOSTOR_TOKEN, "failure", "the service may not list:users, read:groups"),
         ("made-up", "failure", "JupyterHub does not know the service's token (status 403)"),
     ],
     ids=["with its role", "without a role", "another token"],
@@ -74,32 +74,34 @@ def test_doctor_reports_whether_the_hub_knows_the_service(hub, token, verdict, m
 
 
 def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
-    reply = hub.call_service(hub.token("nel", OPEN, SUBMIT), "api/v1/whoami").json()
+    reply = hub.call_service(hub.token("nel", ACCESS_SCOPE, SUBMIT_SCOPE), "api/v1/whoami").json()
 
     assert (reply["name"], reply["groups"], reply["projects"]) == ("nel", ["nlp-people"], ["nlp"])
     assert (reply["kind"], reply["admin"]) == ("user", False)
 
 
 @pytest.mark.parametrize(
-    ("has", "lacks"), [(SUBMIT, OPEN), (OPEN, SUBMIT)], ids=["the service", "to submit"]
+    ("granted_scope", "missing_scope"),
+    [(SUBMIT_SCOPE, ACCESS_SCOPE), (ACCESS_SCOPE, SUBMIT_SCOPE)],
+    ids=["no access scope", "no submit scope"],
 )
-def test_refusal_names_the_missing_scope_of_a_token(hub, has, lacks):
+def test_refusal_names_the_missing_scope_of_a_token(hub, granted_scope, missing_scope):
     reply = hub.call_service(
-        hub.token("ana", has), "api/v1/workloads", "POST", json={"command": ["true"]}
+        hub.token("ana", granted_scope), "api/v1/workloads", "POST", json={"command": ["true"]}
     )
 
     assert (reply.status_code, reply.json()["code"]) == (403, "missing_scope")
-    assert lacks in reply.json()["detail"]
+    assert missing_scope in reply.json()["detail"]
 
 
 def test_service_named_like_a_user_is_not_that_user(hub):
-    reply = hub.call_service(IMPOSTOR, "api/v1/whoami")
+    reply = hub.call_service(IMPOSTOR_TOKEN, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (403, "not_a_user")
 
 
 def test_whoami_returns_503_while_hub_database_fails(hub):
-    token = hub.token("ana", OPEN, SUBMIT)
+    token = hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE)
     with failing(hub.data, reads=True):
         reply = hub.call_service(token, "api/v1/whoami")
 
@@ -130,23 +132,25 @@ def clock(monkeypatch) -> Clock:
 
 
 @pytest.fixture
-def users(hub: Hub, asking_hub: Callable[..., HubAuthenticator]) -> HubAuthenticator:
+def authenticator(
+    hub: Hub, make_authenticator: Callable[..., HubAuthenticator]
+) -> HubAuthenticator:
     """Return the service's own authenticator, with a clock that the test sets."""
-    return asking_hub(f"{hub.url}/hub/api", READER)
+    return make_authenticator(f"{hub.url}/hub/api", READER_TOKEN)
 
 
-async def actor_or_error(users: HubAuthenticator, token: str) -> Actor | str:
+async def actor_or_error(authenticator: HubAuthenticator, token: str) -> Actor | str:
     headers = [(b"authorization", f"Bearer {token}".encode())]
-    request = Request({"type": "http", "method": "GET", "path": ROOT, "headers": headers})
+    request = Request({"type": "http", "method": "GET", "path": SERVICE_PATH, "headers": headers})
     try:
-        return await users.actor(request)
+        return await authenticator.actor(request)
     except RunaiError as refused:
         return refused.code
 
 
-async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clock, users):
-    token = hub.token("ana", OPEN, SUBMIT)
-    assert isinstance(await actor_or_error(users, token), Actor)
+async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clock, authenticator):
+    token = hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE)
+    assert isinstance(await actor_or_error(authenticator, token), Actor)
     with hub.admin as http:
         tokens = http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
         newest = max(tokens, key=lambda entry: entry["created"])
@@ -154,21 +158,21 @@ async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clo
 
     clock.ahead = CACHE_TTL_S + 1
 
-    assert await actor_or_error(users, token) == "unauthenticated"
+    assert await actor_or_error(authenticator, token) == "unauthenticated"
     assert hub.call_service(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
     assert CACHE_TTL_S + CHECK_EVERY_S < 60  # a stream checks its reader in between
 
 
-async def test_hub_group_change_updates_the_users_groups_within_a_minute(hub, clock, users):
-    token = hub.token("gus", OPEN, SUBMIT)
+async def test_hub_group_change_updates_the_users_groups_within_a_minute(hub, clock, authenticator):
+    token = hub.token("gus", ACCESS_SCOPE, SUBMIT_SCOPE)
     with hub.admin as http:
         http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
-    before = await actor_or_error(users, token)
+    before = await actor_or_error(authenticator, token)
     with hub.admin as http:
         http.request("DELETE", "/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
 
     clock.ahead = CACHE_TTL_S + 1
-    after = await actor_or_error(users, token)
+    after = await actor_or_error(authenticator, token)
 
     assert isinstance(before, Actor)
     assert isinstance(after, Actor)
@@ -189,13 +193,13 @@ def test_hub_submits_a_session_to_the_project_of_its_owners_groups(hub):
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
-async def test_hub_server_list_includes_pending_notebook_servers(hub, users):
+async def test_hub_server_list_includes_pending_notebook_servers(hub, authenticator):
     with hub.admin as http:
         for name, server in (("ana", ""), ("zoe", "big")):
             http.post(f"/hub/api/users/{name}")
             http.post(f"/hub/api/users/{name}/servers/{server}")
 
-    listed = {name: set(servers) for name, servers in (await users.servers()).items()}
+    listed = {name: set(servers) for name, servers in (await authenticator.servers()).items()}
     assert listed == {"ana": {""}, "zoe": {"big"}}
     with hub.admin as http:
         http.delete("/hub/api/users/ana/server")
@@ -214,7 +218,7 @@ def browser(hub) -> Iterator[httpx.Client]:
 def test_service_page_opens_after_hub_login_and_sets_a_protected_cookie(browser):
     page = log_in(browser)
 
-    assert (page.status_code, page.url.path) == (200, ROOT)
+    assert (page.status_code, page.url.path) == (200, SERVICE_PATH)
     assert '<p class="user">ana</p>' in page.text
     assert "script-src 'self'" in page.headers["Content-Security-Policy"]
     cookie = login_cookies(browser)["service-runai"]
@@ -224,7 +228,7 @@ def test_service_page_opens_after_hub_login_and_sets_a_protected_cookie(browser)
 
 def test_login_redirect_has_oauth_state_and_pkce_challenge(hub):
     with httpx.Client(base_url=hub.url, timeout=60) as http:
-        redirect = http.get(f"{ROOT}login")
+        redirect = http.get(f"{SERVICE_PATH}login")
     query = parse_qs(urlsplit(redirect.headers["location"]).query)
 
     assert {"state", "code_challenge", "code_challenge_method"} <= query.keys()
@@ -246,25 +250,28 @@ FOREIGN_ADDRESSES = (
 
 def test_login_ignores_redirect_targets_outside_the_service(browser):
     log_in(browser)
-    pages = {each: browser.get(f"{ROOT}login", params={"next": each}) for each in FOREIGN_ADDRESSES}
+    pages = {
+        address: browser.get(f"{SERVICE_PATH}login", params={"next": address})
+        for address in FOREIGN_ADDRESSES
+    }
 
-    landings = {each: (page.status_code, page.url.path) for each, page in pages.items()}
-    assert landings == dict.fromkeys(FOREIGN_ADDRESSES, (200, ROOT))
+    landings = {address: (page.status_code, page.url.path) for address, page in pages.items()}
+    assert landings == dict.fromkeys(FOREIGN_ADDRESSES, (200, SERVICE_PATH))
 
 
 def test_login_returns_to_the_requested_usage_page_and_time_range(hub, browser):
     log_in(browser)
-    browser.cookies.delete("service-runai", path=ROOT)
-    page = browser.get(f"{ROOT}usage", params={"range": "7d"})
+    browser.cookies.delete("service-runai", path=SERVICE_PATH)
+    page = browser.get(f"{SERVICE_PATH}usage", params={"range": "7d"})
 
-    assert (page.url.path, page.url.query) == (f"{ROOT}usage", b"range=7d")
+    assert (page.url.path, page.url.query) == (f"{SERVICE_PATH}usage", b"range=7d")
     assert "the last 7 days" in page.text
 
 
 def test_login_begun_in_a_different_browser_is_refused(hub, browser):
     log_in(browser)
     with httpx.Client(base_url=hub.url, timeout=60) as other:
-        authorize_url = other.get(f"{ROOT}login").headers["location"]
+        authorize_url = other.get(f"{SERVICE_PATH}login").headers["location"]
     # The victim's browser is sent to an address with the attacker's state.
     page = browser.get(authorize_url)
 
@@ -277,17 +284,17 @@ JOB = {"command": ["true"], "project": "vision"}
 def test_browser_request_without_own_origin_and_xsrf_token_submits_no_job(hub, browser):
     log_in(browser)
     xsrf = login_cookies(browser)["_xsrf"].value
-    workloads = f"{ROOT}api/v1/workloads"
+    workloads = f"{SERVICE_PATH}api/v1/workloads"
     own_origin = {"Origin": hub.url}
     attempts = {
-        "nothing": {},
+        "no headers": {},
         "origin alone": own_origin,
         "token alone": {"X-XSRFToken": xsrf},
-        "another origin": {"Origin": "https://evil.example", "X-XSRFToken": xsrf},
-        "another site": {"Sec-Fetch-Site": "cross-site", **own_origin, "X-XSRFToken": xsrf},
+        "foreign origin": {"Origin": "https://evil.example", "X-XSRFToken": xsrf},
+        "foreign site": {"Sec-Fetch-Site": "cross-site", **own_origin, "X-XSRFToken": xsrf},
         "a wrong token": {**own_origin, "X-XSRFToken": "0" * 64},
-        "both": {**own_origin, "X-XSRFToken": xsrf},
-        "both, by the browser's word": {"Sec-Fetch-Site": "same-origin", "X-XSRFToken": xsrf},
+        "origin and token": {**own_origin, "X-XSRFToken": xsrf},
+        "token and fetch metadata": {"Sec-Fetch-Site": "same-origin", "X-XSRFToken": xsrf},
     }
     outcomes = {
         name: browser.post(workloads, json=JOB, headers=headers).json().get("code", "done")
@@ -295,20 +302,20 @@ def test_browser_request_without_own_origin_and_xsrf_token_submits_no_job(hub, b
     }
 
     assert outcomes == {
-        "nothing": "cross_site",
+        "no headers": "cross_site",
         "origin alone": "xsrf",
         "token alone": "cross_site",
-        "another origin": "cross_site",
-        "another site": "cross_site",
+        "foreign origin": "cross_site",
+        "foreign site": "cross_site",
         "a wrong token": "xsrf",
-        "both": "done",
-        "both, by the browser's word": "done",
+        "origin and token": "done",
+        "token and fetch metadata": "done",
     }
 
 
 def test_whoami_gives_pages_their_xsrf_token(browser):
     log_in(browser)
-    reply = browser.get(f"{ROOT}api/v1/whoami")
+    reply = browser.get(f"{SERVICE_PATH}api/v1/whoami")
 
     assert reply.json()["name"] == "ana"
     assert reply.headers["X-XSRFToken"] == login_cookies(browser)["_xsrf"].value
@@ -319,6 +326,6 @@ def test_service_refuses_forged_login_cookie(hub, browser):
     cookie = login_cookies(browser)["service-runai"]
     forged = cookie.value.rsplit("|", 1)[0] + "|" + "0" * 64
     with httpx.Client(base_url=hub.url, cookies={cookie.name: forged}, timeout=60) as forger:
-        reply = forger.get(f"{ROOT}api/v1/whoami")
+        reply = forger.get(f"{SERVICE_PATH}api/v1/whoami")
 
     assert reply.status_code == httpx.codes.UNAUTHORIZED

@@ -43,11 +43,11 @@ def image(label: str) -> str:
     return f"""'"><img src=x onerror=alert('{label}')>"""
 
 
-EVE = image("user")
-UUID = "GPU-0"
-DEVICE = Device(0, UUID, script("device"), 16_000, simulated=True)
+HOSTILE_USER = image("user")
+DEVICE_UUID = "GPU-0"
+DEVICE = Device(0, DEVICE_UUID, script("device"), 16_000, simulated=True)
 BROKEN_DEVICE = Device(0, "GPU-1", "A", 16_000, simulated=True, fault=script("fault"))
-NODE = image("node")
+HOSTILE_NODE = image("node")
 
 
 class HostileCluster(SimulatedCluster):
@@ -59,7 +59,7 @@ class HostileCluster(SimulatedCluster):
 
 def process(workload: str, account: str) -> dict[str, Any]:
     return {
-        "device": UUID, "pid": 7, "workload": workload, "worker": "", "account": account,
+        "device": DEVICE_UUID, "pid": 7, "workload": workload, "worker": "", "account": account,
         "name": script("program"), "notebook": image("notebook"), "utilization": 0.5,
         "memory_mib": 1,
     }  # fmt: skip
@@ -67,8 +67,8 @@ def process(workload: str, account: str) -> dict[str, Any]:
 
 async def send_report(served, notice: str) -> None:
     """Have the node's agent report everything that it can."""
-    figures = {"device": UUID, "utilization": 0.5, "memory_mib": 1}
-    memory_notice = {"workload": "vision/exp1", "device": UUID, "at": time.time(),
+    figures = {"device": DEVICE_UUID, "utilization": 0.5, "memory_mib": 1}
+    memory_notice = {"workload": "vision/exp1", "device": DEVICE_UUID, "at": time.time(),
             "rung": "notice", "text": notice}  # fmt: skip
     report = {
         "node": "lab", "at": time.time(), "interval": 1, "devices": [figures],
@@ -84,12 +84,12 @@ async def send_report(served, notice: str) -> None:
 @pytest.fixture
 async def hostile_platform(platform_on) -> AsyncIterator[Any]:
     """Serve a platform where all names of users and objects would run in a browser."""
-    cluster = HostileCluster({"lab": [DEVICE], NODE: [BROKEN_DEVICE]}, clock=time.time)
+    cluster = HostileCluster({"lab": [DEVICE], HOSTILE_NODE: [BROKEN_DEVICE]}, clock=time.time)
     async with platform_on(cluster) as served:
-        served.platform.authenticator._users.actors[EVE] = Actor(EVE)
-        root, eve = await served.client("root"), await served.client(EVE)
-        names = {name: [EVE, script(name).replace("/", "")] for name in ("groups", "admins")}
-        await root.put_project("vision", ProjectPut(members=[EVE, "ana"], **names))
+        served.platform.authenticator._users.actors[HOSTILE_USER] = Actor(HOSTILE_USER)
+        root, eve = await served.client("root"), await served.client(HOSTILE_USER)
+        fields = {k: [HOSTILE_USER, script(k).replace("/", "")] for k in ("groups", "admins")}
+        await root.put_project("vision", ProjectPut(members=[HOSTILE_USER, "ana"], **fields))
         command = [script("program"), image("argument")]
         request = SubmitRequest(
             name="exp1", project="vision", command=command, gpus=1, env={"A": script("env")},
@@ -99,7 +99,9 @@ async def hostile_platform(platform_on) -> AsyncIterator[Any]:
         await cluster.note("vision/exp1", f"cannot start {script('history')} {image('history')}")
         await send_report(served, script("notice"))
         served.platform.recent.add(
-            Notification(time.time(), "failed", "vision/exp1", "vision", EVE, script("news"))
+            Notification(
+                time.time(), "failed", "vision/exp1", "vision", HOSTILE_USER, script("news")
+            )
         )
         yield served
 
@@ -137,41 +139,41 @@ PAGES = {
     ("root", "usage"): ("user",),
     ("root", "new-project"): (),
     ("root", "submit"): (),
-    (EVE, ""): ("user", "fault", "node", "loss", "notice", "news"),
-    (EVE, "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
-    (EVE, "projects/vision"): ("user", "groups", "admins"),
-    (EVE, "usage"): ("user",),
-    (EVE, "submit"): (),
+    (HOSTILE_USER, ""): ("user", "fault", "node", "loss", "notice", "news"),
+    (HOSTILE_USER, "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
+    (HOSTILE_USER, "projects/vision"): ("user", "groups", "admins"),
+    (HOSTILE_USER, "usage"): ("user",),
+    (HOSTILE_USER, "submit"): (),
 }
 
 
 async def test_html_pages_escape_stored_user_text(hostile_platform):
     active = {}
-    for (who, path), names in PAGES.items():
-        async with hostile_platform.http(who) as http:
+    for (user, path), text_names in PAGES.items():
+        async with hostile_platform.http(user) as http:
             # The ledger counts only GPUs that were allocated for a moment at least.
-            parsed = await eventually_async(partial(parsed_page_with, http, path, names))
+            parsed = await eventually_async(partial(parsed_page_with, http, path, text_names))
             if parsed.active_elements:
-                active[who, path] = parsed.active_elements
+                active[user, path] = parsed.active_elements
 
     assert active == {}
 
 
 async def parsed_page_with(
-    http: httpx.AsyncClient, path: str, names: tuple[str, ...]
+    http: httpx.AsyncClient, path: str, text_names: tuple[str, ...]
 ) -> ParsedPage:
     """Return the page when it shows all the given texts."""
     reply = await http.get(path)
     assert reply.status_code == 200
     parsed = ParsedPage(reply.text)
-    assert [name for name in names if f"alert('{name}')" not in parsed.text] == []
+    assert [name for name in text_names if f"alert('{name}')" not in parsed.text] == []
     return parsed
 
 
 async def test_live_page_updates_escape_stored_user_text(hostile_platform):
     for path in ("live/gpus", "live/workloads/vision/exp1"):
         update: dict[str, Any] = {}
-        async with hostile_platform.http(EVE) as http, http.stream("GET", path) as reply:
+        async with hostile_platform.http(HOSTILE_USER) as http, http.stream("GET", path) as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
                     update = json.loads(line.removeprefix("data: "))
@@ -219,13 +221,13 @@ def dialogs_of(page: Page) -> list[str]:
 async def test_stored_user_text_runs_no_script_in_a_browser(hostile_platform, browser, monkeypatch):
     """The pages' content security policy is off, so escaping alone prevents a script."""
 
-    async def logs(*_of: object, **_how: object) -> AsyncIterator[LogChunk]:
+    async def logs(*_arguments: object, **_options: object) -> AsyncIterator[LogChunk]:
         yield LogChunk(0, 1, f"{script('line')} {image('line')}\n".encode())
 
     monkeypatch.setattr(hostile_platform.platform.cluster, "logs", logs)
     results: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
-    for who, path in PAGES:
-        headers = {"Authorization": f"Bearer {who}-token"}
+    for user, path in PAGES:
+        headers = {"Authorization": f"Bearer {user}-token"}
         context = await browser.new_context(bypass_csp=True, extra_http_headers=headers)
         page = await context.new_page()
         dialogs = dialogs_of(page)
@@ -240,7 +242,7 @@ async def test_stored_user_text_runs_no_script_in_a_browser(hostile_platform, br
             await line.wait_for(timeout=TIMEOUT_MS)
         # Requested later than any picture: a picture of a hostile text would have failed by now.
         await page.evaluate("fetch('/services/runai/static/live.js').then(reply => reply.text())")
-        results[who, path] = dialogs, await page.evaluate(FIND_ACTIVE_ELEMENTS)
+        results[user, path] = dialogs, await page.evaluate(FIND_ACTIVE_ELEMENTS)
         await context.close()
 
     assert results == dict.fromkeys(results, ([], []))
@@ -254,15 +256,15 @@ async def test_stored_user_text_runs_no_script_in_a_browser(hostile_platform, br
     assert len(await page.evaluate(FIND_ACTIVE_ELEMENTS)) == 1
 
 
-MOUNTED = """async ([script, state]) => {
-    const heard = {};
+MOUNT_PANEL = """async ([script, state]) => {
+    const callbacks = {};
     const model = {
         get: name => name == "state" ? window.state : "",
-        on: (what, hear) => { heard[what] = hear; },
+        on: (event, callback) => { callbacks[event] = callback; },
         off: () => {}, send: message => { window.sent = message; },
     };
     window.state = state;
-    window.becomes = later => { window.state = later; heard["change:state"](); };
+    window.becomes = later => { window.state = later; callbacks["change:state"](); };
     const module = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     (await import(module)).default.render({ model, el: document.body });
 }"""
@@ -289,12 +291,12 @@ def panel_of(url: str, token: str) -> Iterator[Panel]:
 @pytest.mark.timeout(300)
 async def test_stored_user_text_runs_no_script_in_the_notebook_panel(hostile_platform, browser):
     """The panel's state is built as in a kernel; its script runs with a front end's objects."""
-    opened = panel_of(hostile_platform.url, f"{EVE}-token")
+    opened = panel_of(hostile_platform.url, f"{HOSTILE_USER}-token")
     view = await asyncio.to_thread(opened.__enter__)
     page = await browser.new_page()
     dialogs = dialogs_of(page)
     await page.set_content("<body></body>")
-    await page.evaluate(MOUNTED, [view._esm, view.state])
+    await page.evaluate(MOUNT_PANEL, [view._esm, view.state])
     view._handle_custom_msg(await page.evaluate("window.sent"), [])
     for label in ("loss", "notice", "news"):
         await page.get_by_text(f"alert('{label}')").first.wait_for(timeout=TIMEOUT_MS)
@@ -314,7 +316,7 @@ async def test_stored_user_text_runs_no_script_in_the_notebook_panel(hostile_pla
 # -- to a program --------------------------------------------------------------------------------
 
 PRINT_ARGUMENTS = (
-    "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TOLD']]), flush=True)"
+    "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['VARIABLE']]), flush=True)"
 )
 ARGUMENTS = [
     "; touch x $(touch y) `touch z`",
@@ -329,14 +331,14 @@ ARGUMENTS = [
     "",
     "-rf",
 ]
-KINDS: dict[str, dict[str, Any]] = {
+JOB_KINDS: dict[str, dict[str, Any]] = {
     "alone": {},
     "two workers": {"workers": 2},
     "elastic": {"elastic": True},
 }
 
 
-@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("fields", JOB_KINDS.values(), ids=JOB_KINDS)
 async def test_job_program_receives_shell_metacharacters_unchanged(served, tmp_path, fields):
     workdir = tmp_path / "; touch x $(touch y)"
     workdir.mkdir()
@@ -344,7 +346,7 @@ async def test_job_program_receives_shell_metacharacters_unchanged(served, tmp_p
     request = SubmitRequest(
         name="shell", project="vision", gpus=1, workdir=str(workdir),
         command=[sys.executable, "-I", "-S", "-c", PRINT_ARGUMENTS, *ARGUMENTS],
-        env={"TOLD": ARGUMENTS[0]}, **fields,
+        env={"VARIABLE": ARGUMENTS[0]}, **fields,
     )  # fmt: skip
     for workload in (await ana.submit(request)).workloads:
         latest = workload
@@ -360,7 +362,7 @@ async def test_job_program_receives_shell_metacharacters_unchanged(served, tmp_p
 
 # -- into a log ----------------------------------------------------------------------------------
 
-FORGED = "%0a2026-11-01 12:00:00,000 ERROR runai.api: forged%0d%1b[2J%e2%80%a8"
+FORGED_LOG_LINE = "%0a2026-11-01 12:00:00,000 ERROR runai.api: forged%0d%1b[2J%e2%80%a8"
 
 
 def lines(log: Path) -> list[str]:
@@ -371,7 +373,7 @@ def lines(log: Path) -> list[str]:
 def test_request_with_line_breaks_in_its_path_writes_one_log_line(service):
     service.start()
     headers = {"Authorization": f"Bearer {TOKEN}", "X-Request-ID": "of-the-test"}
-    path = f"{service.client.url}api/v1/workloads/vision/{FORGED}/suspend"
+    path = f"{service.client.url}api/v1/workloads/vision/{FORGED_LOG_LINE}/suspend"
     reply = httpx.post(path, headers=headers, timeout=60)
 
     assert reply.status_code in {400, 404}

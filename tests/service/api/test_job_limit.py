@@ -18,13 +18,13 @@ from runai.hub_service.wire.schemas import SubmitRequest
 MAX_JOBS = 10
 
 
-def job_request(many: int = 1, **fields: object) -> SubmitRequest:
+def job_request(array: int = 1, **fields: object) -> SubmitRequest:
     defaults: dict[str, object] = {"gpus": 1, "command": ["train"]}
-    return SubmitRequest(**defaults | ({"array": many} if many > 1 else {}) | fields)
+    return SubmitRequest(**defaults | ({"array": array} if array > 1 else {}) | fields)
 
 
 @pytest.fixture
-def limited(simulated, monkeypatch):
+def limited_service(simulated, monkeypatch):
     """Serve the API with a limit of ten unfinished jobs for each user."""
     monkeypatch.setattr(simulated.platform, "job_limit", JobLimit(MAX_JOBS))
     return simulated
@@ -34,8 +34,8 @@ async def stored_jobs(served) -> int:
     return sum(record.size for record in await served.platform.cluster.workloads())
 
 
-async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited):
-    ana = await limited.client("ana")
+async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited_service):
+    ana = await limited_service.client("ana")
     await ana.submit(job_request(MAX_JOBS - 1))
 
     for dry_run in (True, False):
@@ -46,60 +46,62 @@ async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited)
             "ana has 9 unfinished jobs and submits 2 more: the limit is 10."
         )
         assert "delete some that wait" in refused.value.hint
-    assert await stored_jobs(limited) == MAX_JOBS - 1
+    assert await stored_jobs(limited_service) == MAX_JOBS - 1
     await ana.submit(job_request())
-    assert await stored_jobs(limited) == MAX_JOBS
+    assert await stored_jobs(limited_service) == MAX_JOBS
 
 
-async def test_job_limit_spares_other_users_and_sessions(limited):
-    ana, mia = await limited.client("ana"), await limited.client("mia")
+async def test_job_limit_spares_other_users_and_sessions(limited_service):
+    ana, mia = await limited_service.client("ana"), await limited_service.client("mia")
     await ana.submit(job_request(MAX_JOBS))
 
     await mia.submit(job_request(MAX_JOBS))
     await ana.submit(job_request(kind="session", gpus=0.5, name="lab"))
 
-    assert await stored_jobs(limited) == 2 * MAX_JOBS + 1
+    assert await stored_jobs(limited_service) == 2 * MAX_JOBS + 1
 
 
-async def test_session_is_accepted_after_job_limit_drops_below_usage(limited, monkeypatch):
-    ana = await limited.client("ana")
+async def test_session_is_accepted_after_job_limit_drops_below_usage(limited_service, monkeypatch):
+    ana = await limited_service.client("ana")
     await ana.submit(job_request(MAX_JOBS))
-    monkeypatch.setattr(limited.platform, "job_limit", JobLimit(MAX_JOBS - 1))
+    monkeypatch.setattr(limited_service.platform, "job_limit", JobLimit(MAX_JOBS - 1))
 
     await ana.submit(job_request(kind="session", gpus=0.5, name="lab"))
 
-    assert await stored_jobs(limited) == MAX_JOBS + 1
+    assert await stored_jobs(limited_service) == MAX_JOBS + 1
 
 
-async def test_repeated_submission_with_same_idempotency_key_is_accepted_at_job_limit(limited):
+async def test_repeated_submission_with_same_idempotency_key_is_accepted_at_job_limit(
+    limited_service,
+):
     body = {"gpus": 1, "command": ["train"], "array": MAX_JOBS}
-    async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
+    async with limited_service.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
         first, again = [await http.post("api/v1/workloads", json=body) for _ in range(2)]
 
     assert (first.status_code, again.status_code) == (201, 201)
     # The answer shows the present state: some jobs run by now, and some start times may be known.
     assert len({tuple(w["id"] for w in reply.json()["workloads"]) for reply in (first, again)}) == 1
-    assert await stored_jobs(limited) == MAX_JOBS
+    assert await stored_jobs(limited_service) == MAX_JOBS
 
 
-async def test_deleted_job_does_not_count_towards_the_users_job_limit(limited):
-    ana = await limited.client("ana")
+async def test_deleted_job_does_not_count_towards_the_users_job_limit(limited_service):
+    ana = await limited_service.client("ana")
     reply = await ana.submit(job_request(MAX_JOBS))
     await ana.delete(reply.workloads[-1].id)
 
     await ana.submit(job_request())
 
 
-async def test_jobs_being_stored_count_towards_the_users_job_limit(limited, monkeypatch):
+async def test_jobs_being_stored_count_towards_the_users_job_limit(limited_service, monkeypatch):
     """Only one of two arrays has room: the second is submitted while the first is being stored."""
-    ana = await limited.client("ana")
+    ana = await limited_service.client("ana")
     storing, go_on = asyncio.Event(), asyncio.Event()
     submit = SimulatedCluster.submit
 
-    async def slow_submit(self, specs, **how):
+    async def slow_submit(self, specs, **options):
         storing.set()
         await go_on.wait()
-        return await submit(self, specs, **how)
+        return await submit(self, specs, **options)
 
     monkeypatch.setattr(SimulatedCluster, "submit", slow_submit)
     first = asyncio.create_task(ana.submit(job_request(MAX_JOBS - 1)))
@@ -109,28 +111,28 @@ async def test_jobs_being_stored_count_towards_the_users_job_limit(limited, monk
         await ana.submit(job_request(2))
     go_on.set()
     await first
-    assert await stored_jobs(limited) == MAX_JOBS - 1
+    assert await stored_jobs(limited_service) == MAX_JOBS - 1
 
 
 @pytest.mark.parametrize(
-    ("max_jobs", "unfinished", "more", "refused"),
+    ("max_jobs", "unfinished", "new_jobs", "refused"),
     [
-        pytest.param(10, 0, 10, False, id="all at once"),
-        pytest.param(10, 0, 11, True, id="an array larger than everything"),
-        pytest.param(10, 10, 1, True, id="full"),
-        pytest.param(10, 12, 1, True, id="more than there may be since it was lowered"),
-        pytest.param(10, 12, 0, False, id="a session of somebody who has too many"),
+        pytest.param(10, 0, 10, False, id="array up to the limit"),
+        pytest.param(10, 0, 11, True, id="array above the limit"),
+        pytest.param(10, 10, 1, True, id="at the limit"),
+        pytest.param(10, 12, 1, True, id="above a lowered limit"),
+        pytest.param(10, 12, 0, False, id="session above the limit"),
         pytest.param(0, 10**6, 10**4, False, id="no limit"),
     ],
 )
-def test_job_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, more, refused):
+def test_job_limit_refuses_only_jobs_above_the_maximum(max_jobs, unfinished, new_jobs, refused):
     limit = JobLimit(max_jobs)
 
     if refused:
         with pytest.raises(Conflict):
-            limit.check("ana", more, unfinished)
+            limit.check("ana", new_jobs, unfinished)
     else:
-        limit.check("ana", more, unfinished)
+        limit.check("ana", new_jobs, unfinished)
 
 
 def test_jobs_that_fail_to_be_stored_do_not_count_towards_the_users_job_limit():

@@ -37,10 +37,10 @@ def report(at: float = 1.0, **fields) -> AgentReport:
 @pytest.mark.parametrize(
     ("fields", "limit_mib"),
     [
-        pytest.param({"gpus": "0.5"}, 8192, id="a fraction"),
-        pytest.param({"gpu_memory_mib": 4000}, 4000, id="an amount of memory"),
-        pytest.param({"gpus": "1"}, None, id="a whole device has no limit"),
-        pytest.param({}, None, id="no device has none"),
+        pytest.param({"gpus": "0.5"}, 8192, id="half of a device with 16 GiB"),
+        pytest.param({"gpu_memory_mib": 4000}, 4000, id="amount of memory"),
+        pytest.param({"gpus": "1"}, None, id="whole device"),
+        pytest.param({}, None, id="no device"),
     ],
 )
 async def test_memory_limit_is_in_the_workload_view_and_the_agents_reply(
@@ -149,8 +149,10 @@ async def test_memory_notice_ends_when_the_workload_is_within_its_share_again(si
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(notices=(notice("vision/exp1"),)))
-    back = notice("vision/exp1", "is within its share again").model_copy(update={"rung": "back"})
-    await agent.report(report(notices=(back,)))
+    back_notice = notice("vision/exp1", "is within its share again").model_copy(
+        update={"rung": "back"}
+    )
+    await agent.report(report(notices=(back_notice,)))
 
     workload = await ana.workload("vision/exp1")
 

@@ -36,7 +36,7 @@ EXPRESSIONS = {
     for panel in json.loads(DASHBOARD.read_text())["panels"]
     for target in panel["targets"]
 }
-ORIGINAL = {
+ORIGINAL_LABELS = {
     "runai_job_gpu_utilization": {"project", "job_name"},
     "runai_job_allocated_gpus": {"project", "job_name", "job_type"},
     "runai_job_requested_gpus": {"project", "job_name", "job_type"},
@@ -52,7 +52,7 @@ ORIGINAL = {
     "runai_project_guaranteed_gpus": {"project"},
 }
 
-ORDER = ("project", "workload", "job_name", "kind", "job_type", "node", "device", "gpu")
+LABEL_ORDER = ("project", "workload", "job_name", "kind", "job_type", "node", "device", "gpu")
 
 
 async def metrics_of(served, name: str) -> str:
@@ -63,16 +63,16 @@ async def metrics_of(served, name: str) -> str:
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
-    """Return the values by their labels, in the order of ORDER."""
+    """Return the values by their labels, in the order of LABEL_ORDER."""
     return {
-        tuple(sample.labels[label] for label in ORDER if label in sample.labels): sample.value
+        tuple(sample.labels[label] for label in LABEL_ORDER if label in sample.labels): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == name
     }
 
 
-def measured(at: float, interval: float, uuid: str, busy: float) -> AgentReport:
+def usage_report(at: float, interval: float, uuid: str, busy: float) -> AgentReport:
     return AgentReport(
         node="lab",
         at=at,
@@ -85,8 +85,8 @@ def measured(at: float, interval: float, uuid: str, busy: float) -> AgentReport:
 
 
 @pytest.fixture
-async def busy(simulated):
-    """Run a job on half of a device while a second job waits."""
+async def busy_platform(simulated):
+    """Run exp1 on half of a device, 40 % busy, while the job big waits."""
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
     await ana.submit(SubmitRequest(name="big", project="vision", command=["true"], gpus="4"))
@@ -97,15 +97,15 @@ async def busy(simulated):
     async def report() -> None:
         nonlocal before
         now = clock()
-        await agent.report(measured(now, now - before, uuid, 0.4))
+        await agent.report(usage_report(now, now - before, uuid, 0.4))
         before = now
 
     await report()
     return simulated, report
 
 
-async def test_gpu_second_counters_of_project_node_and_workload_agree(busy):
-    served, report = busy
+async def test_gpu_second_counters_of_project_node_and_workload_agree(busy_platform):
+    served, report = busy_platform
 
     async def gpu_seconds_agree() -> bool:
         await report()
@@ -117,14 +117,15 @@ async def test_gpu_second_counters_of_project_node_and_workload_agree(busy):
 
         assert used == pytest.approx(node)
         assert used == pytest.approx(mine)
+        # The device is 40 % busy, and half of it is allocated.
         assert used <= 0.4 / 0.5 * allocated + 1e-6
         return used > 0.1
 
     await eventually_async(gpu_seconds_agree)
 
 
-async def test_prometheus_metrics_equal_api_values(busy):
-    served, _ = busy
+async def test_prometheus_metrics_equal_api_values(busy_platform):
+    served, _ = busy_platform
     ana = await served.client("ana")
     workload = next(w for w in await ana.workloads() if w.id == "vision/exp1")
     text = await metrics_of(served, "ana")
@@ -138,8 +139,8 @@ async def test_prometheus_metrics_equal_api_values(busy):
     assert sorted(samples(text, "runai_device_utilization_ratio").values()) == [0.4]
 
 
-async def test_hidden_workloads_have_no_metric_series(busy):
-    served, _ = busy
+async def test_hidden_workloads_have_no_metric_series(busy_platform):
+    served, _ = busy_platform
     has_series = {
         name: bool(samples(await metrics_of(served, name), "runai_workload_gpus_allocated"))
         for name in ("ana", "mia", "root", "hub", "nel", "out")
@@ -151,34 +152,34 @@ async def test_hidden_workloads_have_no_metric_series(busy):
     }
 
 
-async def test_workloads_without_allocation_have_no_metric_series(busy):
-    served, _ = busy
+async def test_workloads_without_allocation_have_no_metric_series(busy_platform):
+    served, _ = busy_platform
     text = await metrics_of(served, "root")
 
     assert "big" not in text
 
 
-ODD = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
+HOSTILE_NAME = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
 
 
 async def test_hostile_node_name_is_exported_as_one_metric_label(platform_on):
     """A node has its machine's name; a scrape reads the same name, and the name adds no line."""
-    device = Device(0, ODD, ODD, 16_000, simulated=True)
-    async with platform_on(SimulatedCluster({ODD: [device]}, clock=time.time)) as served:
+    device = Device(0, HOSTILE_NAME, HOSTILE_NAME, 16_000, simulated=True)
+    async with platform_on(SimulatedCluster({HOSTILE_NAME: [device]}, clock=time.time)) as served:
         text = await metrics_of(served, "root")
 
-    assert list(samples(text, "runai_gpu_is_allocated")) == [(ODD, "0")]
+    assert list(samples(text, "runai_gpu_is_allocated")) == [(HOSTILE_NAME, "0")]
     families = {family.name for family in text_string_to_metric_families(text)}
     assert "runai_forged" not in families
 
 
-async def test_metrics_with_original_runai_names_have_their_labels_and_units(busy):
-    served, _ = busy
+async def test_metrics_with_original_runai_names_have_their_labels_and_units(busy_platform):
+    served, _ = busy_platform
     ana, agent = await served.client("ana"), await served.client("agent")
     await ana.submit(SubmitRequest(name="some", command=["true"], gpu_memory_mib=4000))
     await ana.submit(SubmitRequest(name="whole", command=["true"], gpus="1"))
     shares = {w.name: w.workers[0].devices[0] for w in await ana.workloads() if w.allocated}
-    await agent.report(measured(served.platform.clock(), 1.0, shares["whole"].uuid, 0.7))
+    await agent.report(usage_report(served.platform.clock(), 1.0, shares["whole"].uuid, 0.7))
     text = await metrics_of(served, "root")
     labels = {
         name: {
@@ -188,10 +189,11 @@ async def test_metrics_with_original_runai_names_have_their_labels_and_units(bus
             if sample.name == name
             for label in sample.labels
         }
-        for name in ORIGINAL
+        for name in ORIGINAL_LABELS
     }
 
-    assert labels == ORIGINAL
+    assert labels == ORIGINAL_LABELS
+    # The agent has reported exp1 as 40 % busy, whole as 70 %, and 2048 MiB of each device.
     assert samples(text, "runai_job_gpu_utilization")["vision", "exp1"] == pytest.approx(40)
     assert samples(text, "runai_gpu_is_running_fractional_job")["lab", "0"] == 1
     assert samples(text, "runai_job_allocated_gpus")["vision", "exp1", "training"] == 0.5
@@ -225,15 +227,16 @@ def test_job_stop_metric_is_labelled_by_kind_and_policy_rule():
     assert counts == {("stop", "Q6"): 2, ("move", "R10"): 1, ("stop", "R10"): None}
 
 
-async def test_queue_wait_metric_counts_a_job_when_its_wait_ends(busy):
-    served, _ = busy
+async def test_queue_wait_metric_counts_a_job_when_its_wait_ends(busy_platform):
+    served, _ = busy_platform
     text = await metrics_of(served, "ana")
 
+    # The job exp1 has started; big still waits.
     assert samples(text, "runai_queue_wait_seconds_count")["vision", "job"] == 1
 
 
-async def test_grafana_dashboard_queries_only_exported_metrics(busy):
-    served, _ = busy
+async def test_grafana_dashboard_queries_only_exported_metrics(busy_platform):
+    served, _ = busy_platform
     text = await metrics_of(served, "root")
     exported = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     queried = {name for e in EXPRESSIONS.values() for name in re.findall(r"\brunai_\w+", e)}
@@ -242,13 +245,13 @@ async def test_grafana_dashboard_queries_only_exported_metrics(busy):
 
 
 @pytest.mark.prometheus
-async def test_metric_names_follow_prometheus_conventions(busy):
-    served, _ = busy
+async def test_metric_names_follow_prometheus_conventions(busy_platform):
+    served, _ = busy_platform
     text = await metrics_of(served, "root")
     own_metrics = "".join(
         line
         for line in text.splitlines(keepends=True)
-        if not any(f" {name} " in line or line.startswith(name) for name in ORIGINAL)
+        if not any(f" {name} " in line or line.startswith(name) for name in ORIGINAL_LABELS)
     )
     checked = await asyncio.create_subprocess_exec(
         "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=STDOUT
@@ -259,8 +262,10 @@ async def test_metric_names_follow_prometheus_conventions(busy):
 
 
 @pytest.mark.prometheus
-async def test_every_query_of_the_grafana_dashboard_returns_data(busy, tmp_path, free_port):
-    served, report = busy
+async def test_every_query_of_the_grafana_dashboard_returns_data(
+    busy_platform, tmp_path, free_port
+):
+    served, report = busy_platform
     source = {
         "metrics_path": "/services/runai/metrics",
         "authorization": {"credentials": "root-token"},

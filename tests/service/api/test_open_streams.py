@@ -22,14 +22,14 @@ from runai.hub_service.wire.program_schemas import ExecRequest
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually_async
 
-EXP = "vision/exp-of-ana"
+JOB_ID = "vision/exp-of-ana"
 STREAMS = {
     "events": "api/v1/events",
-    "page of all": "live/gpus",
-    "page of one": f"live/workloads/{EXP}",
-    "output": f"api/v1/workloads/{EXP}/logs?follow=true",
+    "GPU page": "live/gpus",
+    "workload page": f"live/workloads/{JOB_ID}",
+    "output": f"api/v1/workloads/{JOB_ID}/logs?follow=true",
 }
-EXEC = f"api/v1/workloads/{EXP}/exec"
+EXEC = f"api/v1/workloads/{JOB_ID}/exec"
 
 
 class EndlessPrograms:
@@ -63,8 +63,8 @@ class Reader:
             self.pieces.append(piece)
         self.ended = True
 
-    def names(self, what: str = "exp-of-ana") -> bool:
-        return any(what in piece for piece in self.pieces)
+    def contains(self, text: str = "exp-of-ana") -> bool:
+        return any(text in piece for piece in self.pieces)
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ async def open_stream(simulated, monkeypatch) -> AsyncIterator:
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         reading = []
 
-        async def open_as(who: str, path: str, body: object = None) -> Reader:
-            http = await stack.enter_async_context(simulated.http(who))
+        async def open_as(user: str, path: str, body: object = None) -> Reader:
+            http = await stack.enter_async_context(simulated.http(user))
             request = http.stream("POST" if body else "GET", path, json=body)
             reply = await stack.enter_async_context(request)
             reader = Reader(reply.status_code)
@@ -120,11 +120,13 @@ class PodPrograms:
 
 
 @pytest.mark.parametrize(
-    ("fields", "joins"),
+    ("fields", "has_rendezvous"),
     [({}, True), ({"workers": 2}, False), ({"elastic": True}, False)],
     ids=["one worker", "gang", "elastic job"],
 )
-async def test_exec_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulated, fields, joins):
+async def test_exec_program_in_a_gangs_pod_gets_no_rendezvous_variables(
+    simulated, fields, has_rendezvous
+):
     simulated.platform.programs = PodPrograms()
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], **fields))
@@ -133,18 +135,18 @@ async def test_exec_program_in_a_gangs_pod_gets_no_rendezvous_variables(simulate
     pieces = [piece async for piece in ana.execute(job, ExecRequest(command=command), 0)]
 
     names = {line.partition("=")[0] for line in pieces[0].stdout.decode().splitlines()}
-    assert names & set(RENDEZVOUS) == (set(RENDEZVOUS) if joins else set())
+    assert names & set(RENDEZVOUS) == (set(RENDEZVOUS) if has_rendezvous else set())
     assert {"PATH", "WORKER"} <= names
     assert pieces[-1].exit_code == 3
 
 
-@pytest.mark.parametrize("what", ["page of one", "output"])
+@pytest.mark.parametrize("stream", ["workload page", "output"])
 async def test_open_streams_of_a_workload_end_when_reader_leaves_project(
-    simulated, open_stream, what
+    simulated, open_stream, stream
 ):
-    root, reader = await simulated.client("root"), await open_stream("vic", STREAMS[what])
-    stranger = await open_stream("out", STREAMS[what])
-    assert (reader.status, reader.ended, stranger.status) == (200, False, 404)
+    root, reader = await simulated.client("root"), await open_stream("vic", STREAMS[stream])
+    outsider = await open_stream("out", STREAMS[stream])
+    assert (reader.status, reader.ended, outsider.status) == (200, False, 404)
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
 
@@ -152,25 +154,25 @@ async def test_open_streams_of_a_workload_end_when_reader_leaves_project(
 
 
 LOST_PERMISSIONS = {
-    "the token is revoked": None,
-    "the token submits no more": Actor("ana", may_write=False),
-    "it is another's now": Actor("mia"),
+    "revoked token": None,
+    "read-only token": Actor("ana", may_write=False),
+    "token of another user": Actor("mia"),
 }
 
 
-@pytest.mark.parametrize("now", LOST_PERMISSIONS.values(), ids=LOST_PERMISSIONS)
+@pytest.mark.parametrize("actor", LOST_PERMISSIONS.values(), ids=LOST_PERMISSIONS)
 async def test_exec_stream_ends_when_its_reader_loses_the_right_to_run_programs(
-    simulated, open_stream, now
+    simulated, open_stream, actor
 ):
     programs = simulated.platform.programs = EndlessPrograms()
     actors = simulated.platform.authenticator._users.actors
     reader = await open_stream("ana", EXEC, {"command": ["sh"]})
     assert (reader.status, reader.ended) == (200, False)
 
-    if now is None:
+    if actor is None:
         del actors["ana"]
     else:
-        actors["ana"] = now
+        actors["ana"] = actor
 
     await eventually_async(lambda: reader.ended and programs.ended == 1, what="the stream ends")
 
@@ -188,22 +190,22 @@ async def test_job_output_stream_ends_when_reader_loses_project_group(simulated,
     await eventually_async(lambda: reader.ended, what="the stream ends")
 
 
-@pytest.mark.parametrize("what", ["events", "page of all"])
+@pytest.mark.parametrize("stream", ["events", "GPU page"])
 async def test_cluster_wide_streams_hide_new_workloads_after_reader_leaves_project(
-    simulated, open_stream, what
+    simulated, open_stream, stream
 ):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    stranger, reader = (
-        await open_stream("out", STREAMS[what]),
-        await open_stream("vic", STREAMS[what]),
+    outsider, reader = (
+        await open_stream("out", STREAMS[stream]),
+        await open_stream("vic", STREAMS[stream]),
     )
-    await eventually_async(reader.names, what="it is shown at first")
+    await eventually_async(reader.contains, what="it is shown at first")
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
     await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
     await root.put_project("seen-by-all", ProjectPut(quota=1))
-    for each in (reader, stranger):
-        await eventually_async(partial(each.names, "seen-by-all"), what="it is drawn anew")
-        assert "vision/later" not in "".join(each.pieces)
-        assert not each.ended
-    assert not stranger.names()
+    for client in (reader, outsider):
+        await eventually_async(partial(client.contains, "seen-by-all"), what="it is drawn anew")
+        assert "vision/later" not in "".join(client.pieces)
+        assert not client.ended
+    assert not outsider.contains()

@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-WHO = ("root", "vic", "ana", "mia", "ro", "nel", "out", "hub", "agent", "worker", "nobody")
+ACTOR_NAMES = ("root", "vic", "ana", "mia", "ro", "nel", "out", "hub", "agent", "worker", "nobody")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 
-async def run_schemathesis(url: str, who: str, *options: str) -> tuple[int, str]:
+async def run_schemathesis(url: str, actor_name: str, *options: str) -> tuple[int, str]:
     """Run schemathesis with an actor's token; return its verdict and its output."""
     document = f"{url}api/v1/openapi.json"
     async with httpx.AsyncClient(timeout=300) as http:
@@ -31,7 +31,7 @@ async def run_schemathesis(url: str, who: str, *options: str) -> tuple[int, str]
         "run",
         document,
         "--header",
-        f"Authorization: Bearer {who}-token",
+        f"Authorization: Bearer {actor_name}-token",
         "--exclude-path-regex",
         "events",  # has no end
         "--suppress-health-check",
@@ -59,10 +59,10 @@ async def test_few_fuzzed_requests_of_each_api_route_get_only_documented_replies
 
 @pytest.mark.timeout(3600)  # thousands of requests; a busy machine takes a quarter of an hour
 @pytest.mark.slow
-@pytest.mark.parametrize("who", WHO)
-async def test_fuzzed_api_requests_get_only_documented_replies(simulated, who):
+@pytest.mark.parametrize("actor_name", ACTOR_NAMES)
+async def test_fuzzed_api_requests_get_only_documented_replies(simulated, actor_name):
     verdict, output = await run_schemathesis(
-        simulated.url, who, "--max-examples", "5", "--continue-on-failure"
+        simulated.url, actor_name, "--max-examples", "5", "--continue-on-failure"
     )
 
     print(output[-400:])

@@ -18,13 +18,13 @@ def overview(event: bytes):
 
 async def test_event_streams_of_one_user_share_an_overview_rendering(simulated):
     feeds = simulated.platform.feeds
-    many = [feeds.follow(lambda: ANA) for _ in range(50)]
+    streams = [feeds.follow(lambda: ANA) for _ in range(50)]
 
-    first = await asyncio.gather(*(anext(stream) for stream in many))
+    first = await asyncio.gather(*(anext(stream) for stream in streams))
 
     assert len({id(event) for event in first}) == 1
     assert feeds.render_count < 10
-    for stream in many:
+    for stream in streams:
         await stream.aclose()
 
 
@@ -40,20 +40,20 @@ async def test_overview_feed_is_removed_when_its_last_reader_leaves(simulated):
 
 async def test_overview_stream_shows_the_submit_rights_of_its_reader(simulated):
     feeds = simulated.platform.feeds
-    out, ana = feeds.follow(lambda: Actor("out")), feeds.follow(lambda: ANA)
+    outsider, ana = feeds.follow(lambda: Actor("out")), feeds.follow(lambda: ANA)
 
     def may_submit(event: bytes) -> set[str]:
         return {p["name"] for p in overview(event)["projects"] if p["may_submit"]}
 
-    assert may_submit(await anext(out)) == set()
+    assert may_submit(await anext(outsider)) == set()
     assert may_submit(await anext(ana)) == {"vision"}
-    for stream in (out, ana):
+    for stream in (outsider, ana):
         await stream.aclose()
 
 
 async def test_new_project_reaches_every_open_overview_stream(simulated):
     feeds = simulated.platform.feeds
-    streams = [feeds.follow(lambda who=who: who) for who in (ANA, ANA, MIA)]
+    streams = [feeds.follow(lambda actor=actor: actor) for actor in (ANA, ANA, MIA)]
     await asyncio.gather(*(anext(stream) for stream in streams))
 
     await simulated.platform.cluster.put_project(ProjectSpec("chemistry"))

@@ -29,7 +29,7 @@ STATES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"state": "running", "kind": "session", "idle": IDLE},
         {"Keep 30 more minutes", "Give GPU back", "Stop"},
     ),
-    "given back": (
+    "released": (
         {"state": "running", "kind": "session", "released": True},
         {"Get GPU back", "Stop"},
     ),
@@ -37,7 +37,7 @@ STATES: dict[str, tuple[dict[str, Any], set[str]]] = {
 BUTTON = re.compile(r"<button[^>]*>([^<]+)<")
 
 
-def labels() -> dict[str, dict[str, Any]]:
+def button_rows() -> dict[str, dict[str, Any]]:
     """Return the permission table's row for each button that acts on a workload."""
     return {
         entry.removeprefix("page: "): row
@@ -49,7 +49,7 @@ def labels() -> dict[str, dict[str, Any]]:
 
 
 def test_every_button_of_the_permission_table_appears_in_a_workload_state():
-    assert {button for _, buttons in STATES.values() for button in buttons} == labels().keys()
+    assert {button for _, buttons in STATES.values() for button in buttons} == button_rows().keys()
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -63,5 +63,7 @@ async def test_workload_actions_show_buttons_only_to_permitted_roles(simulated, 
         parts: Any = templates("/").get_template("parts.html").module
         html = "".join(parts.actions(view) for view in listed)
 
-        may = {button for button in buttons if expected(labels()[button], role) == "let in"}
-        assert set(BUTTON.findall(html)) == may, role
+        permitted_buttons = {
+            button for button in buttons if expected(button_rows()[button], role) == "let in"
+        }
+        assert set(BUTTON.findall(html)) == permitted_buttons, role

@@ -81,25 +81,25 @@ async def test_front_page_is_complete_without_scripts(simulated):
     text = (await page(simulated, "ana")).text
 
     assert 'id="w:vision/exp1"' in text
-    assert "GPU 4" in text
+    assert "GPU 4" in text  # the last of five
     assert 'aria-label="vision: ' in text
     assert "average utilization" in text
-    assert 'data-quota="5.0"' in text
+    assert 'data-quota="5.0"' in text  # vision and nlp have 2.5 each
 
 
 async def test_front_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     for name in ("exp1", "exp2", "other"):
         await submit_job(simulated, name)
     text = (await page(simulated, "ana", "?text=exp&state=running&user=&project=")).text
-    none = (await page(simulated, "nel", "?text=exp")).text
-    odd = (await page(simulated, "ana", "?text=%22%3E%3Cscript%3E")).text
+    no_match = (await page(simulated, "nel", "?text=exp")).text
+    hostile = (await page(simulated, "ana", "?text=%22%3E%3Cscript%3E")).text
 
     assert re.findall(r'<tr id="w:([^"]+)"', text) == ["vision/exp1", "vision/exp2"]
     assert "2 match: 2 running." in text
     assert 'data-live="/services/runai/live/gpus?state=running&amp;text=exp"' in text
     assert 'value="exp"' in text
-    assert "None match." in none
-    assert "<script>" not in odd
+    assert "None match." in no_match
+    assert "<script>" not in hostile
 
 
 async def test_workload_list_shows_the_move_of_a_job_only_to_permitted_readers(platform_on):
@@ -171,16 +171,17 @@ async def test_kill_after_grace_at_job_stop_is_reported_on_page_and_by_describe(
 
 
 @pytest.mark.parametrize(
-    ("now", "description"), [("0", "as submitted"), ("1", "submitted as train.py 000000000000")]
+    ("current_digit", "description"),
+    [("0", "as submitted"), ("1", "submitted as train.py 000000000000")],
 )
 async def test_workload_page_and_describe_show_job_code_only_to_permitted_readers(
-    platform_on, now, description
+    platform_on, current_digit, description
 ):
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
         await submit_job(served, code={"files": {"train.py": "0" * 64, "out.json": "gone"}})
-        cluster.report_code("vision/exp1", 1, Code({"train.py": now * 64}))
+        cluster.report_code("vision/exp1", 1, Code({"train.py": current_digit * 64}))
 
         detail = await (await served.client("ana")).workload("vision/exp1")
         with pytest.raises(Forbidden):
@@ -189,7 +190,7 @@ async def test_workload_page_and_describe_show_job_code_only_to_permitted_reader
         texts = [(await page(served, n, "workloads/vision/exp1")).text for n in ("ana", "mia")]
 
     lines = dict(workload_lines(detail, datetime.now(UTC)))
-    assert lines["Code"] == f"train.py {now * 12}, {description}"
+    assert lines["Code"] == f"train.py {current_digit * 12}, {description}"
     assert [lines["Code"] in text for text in texts] == [True, False]
     assert ["train.py" in text for text in texts] == [True, False]
     assert "train.py" not in listed[0].model_dump_json()
@@ -221,18 +222,18 @@ async def test_members_see_a_colleagues_workload_page_without_history_and_logs(s
 
 
 @pytest.mark.parametrize(
-    ("who", "fields"),
+    ("user", "fields"),
     [("root", {"quota", "members", "admins"}), ("vic", {"members", "groups"}), ("ana", set())],
 )
-async def test_project_page_offers_form_fields_by_role(simulated, who, fields):
-    text = (await page(simulated, who, "projects/vision")).text
+async def test_project_page_offers_form_fields_by_role(simulated, user, fields):
+    text = (await page(simulated, user, "projects/vision")).text
     offered = {
         name for name in ("quota", "members", "groups", "admins") if f'name="{name}"' in text
     }
 
     assert offered >= fields
     assert bool(offered) == bool(fields)
-    assert ("quota" in offered) == (who == "root")
+    assert ("quota" in offered) == (user == "root")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +401,7 @@ async def test_front_page_shows_child_project_below_its_parent(simulated):
     assert "depth-1" in text
 
 
-# -- arranged ------------------------------------------------------------------------------------
+# -- page parts ----------------------------------------------------------------------------------
 
 
 def project(name: str, **fields) -> ProjectView:
@@ -437,11 +438,11 @@ def test_project_without_a_quota_is_never_over_quota():
 @pytest.mark.parametrize(
     ("projects", "expected"),
     [
-        pytest.param([project("a"), project("b", quota=1.5)], 3.5, id="of all together"),
+        pytest.param([project("a"), project("b", quota=1.5)], 3.5, id="two root projects"),
         pytest.param(
-            [project("a"), project("c", parent="a", quota=1)], 2, id="a part is in its whole"
+            [project("a"), project("c", parent="a", quota=1)], 2, id="child in its parent"
         ),
-        pytest.param([project("a"), project("b", quota=None)], None, id="one without bound"),
+        pytest.param([project("a"), project("b", quota=None)], None, id="one unlimited quota"),
         pytest.param([], None, id="no projects"),
     ],
 )

@@ -19,8 +19,8 @@ HOSTS = {
 
 
 @pytest.fixture
-async def http(simulated, asking_hub) -> AsyncIterator[httpx.AsyncClient]:
-    login = asking_hub("http://127.0.0.1:9/hub/api")
+async def http(simulated, make_authenticator) -> AsyncIterator[httpx.AsyncClient]:
+    login = make_authenticator("http://127.0.0.1:9/hub/api")
     app = httpx.ASGITransport(create_app(simulated.platform, login=login))
     async with httpx.AsyncClient(transport=app, base_url="http://hub.example") as http:
         yield http

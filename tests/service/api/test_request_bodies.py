@@ -24,20 +24,20 @@ from runai.hub_service.api.services.platform import Platform
 
 SUBMIT = ("POST", "api/v1/workloads")
 REPORT = ("POST", "api/v1/nodes/lab/samples")
-ANA = {"authorization": "Bearer ana-token"}
-MADE_UP = {"authorization": "Bearer made-up-token"}
-LONG = {"content-length": str(MOST_BODY_BYTES)}
+ANA_TOKEN = {"authorization": "Bearer ana-token"}
+MADE_UP_TOKEN = {"authorization": "Bearer made-up-token"}
+LONG_BODY = {"content-length": str(MOST_BODY_BYTES)}
 
 CALLERS = {
     "no credential": {},
-    "a made-up token": MADE_UP,
+    "a made-up token": MADE_UP_TOKEN,
     "a made-up token of a pod": {"authorization": "Bearer a.b.c"},
     "a made-up cookie": {"cookie": "service-runai=2|1:0|10:9999999999|3:a|4:x|"},
 }
 BODIES = {
     "longer than allowed": {"content-length": str(MOST_BODY_BYTES + 1)},
     "of an unknown length": {"transfer-encoding": "chunked"},
-    "in parts": {**LONG, "content-type": "multipart/form-data; boundary=x"},
+    "in parts": {**LONG_BODY, "content-type": "multipart/form-data; boundary=x"},
 }
 
 
@@ -156,23 +156,23 @@ CALLS = {method_and_path(row): refusals(row) for row in ROWS} | {
 @pytest.mark.parametrize(
     ("caller", "body"),
     [
-        *(pytest.param(caller, LONG, id=name) for name, caller in CALLERS.items()),
-        *(pytest.param(MADE_UP, body, id=f"a body {name}") for name, body in BODIES.items()),
+        *(pytest.param(caller, LONG_BODY, id=name) for name, caller in CALLERS.items()),
+        *(pytest.param(MADE_UP_TOKEN, body, id=f"a body {name}") for name, body in BODIES.items()),
     ],
 )
 async def test_no_route_reads_the_body_of_an_unknown_caller(asgi_client, caller, body):
-    replies = {each: await asgi_client(*each, {**caller, **body}) for each in CALLS}
+    replies = {call: await asgi_client(*call, {**caller, **body}) for call in CALLS}
 
-    read = [each for each, reply in replies.items() if "received" in reply.events]
+    read_calls = [call for call, reply in replies.items() if "received" in reply.events]
     unexpected = {e: reply.status for e, reply in replies.items() if reply.status not in CALLS[e]}
-    assert (read, unexpected) == ([], {})
+    assert (read_calls, unexpected) == ([], {})
     assert {reply.headers.get("connection") for reply in replies.values()} == {"close"}
     assert all(reply.headers["x-request-id"] for reply in replies.values())
 
 
-@pytest.mark.parametrize("length", [{}, {"content-length": "0"}], ids=["none said", "0"])
+@pytest.mark.parametrize("length", [{}, {"content-length": "0"}], ids=["no length", "0"])
 async def test_refused_request_without_a_body_leaves_the_connection_open(asgi_client, length):
-    reply = await asgi_client(*SUBMIT, {**MADE_UP, **length}, body=b"")
+    reply = await asgi_client(*SUBMIT, {**MADE_UP_TOKEN, **length}, body=b"")
 
     assert (reply.status, reply.headers.get("connection")) == (401, None)
     assert b'"code":"unauthenticated"' in reply.body
@@ -184,14 +184,14 @@ async def test_refused_request_without_a_body_leaves_the_connection_open(asgi_cl
 async def test_http_caller_is_identified_once_and_before_the_request_body_is_read(asgi_client):
     replies = {
         method_and_path(row): await asgi_client(
-            *method_and_path(row), {**ANA, "content-length": "2"}
+            *method_and_path(row), {**ANA_TOKEN, "content-length": "2"}
         )
         for row in ROWS
     }
 
-    times = {each: reply.events.count("identified") for each, reply in replies.items()}
-    assert times == {method_and_path(row): int(row["who"] != "anybody") for row in ROWS}
-    read_first = [each for each, reply in replies.items() if reply.events[:1] == ["received"]]
+    counts = {call: reply.events.count("identified") for call, reply in replies.items()}
+    assert counts == {method_and_path(row): int(row["who"] != "anybody") for row in ROWS}
+    read_first = [call for call, reply in replies.items() if reply.events[:1] == ["received"]]
     assert read_first == []
 
 
@@ -201,11 +201,14 @@ async def test_requests_beyond_the_bound_of_caller_identifications_are_refused_u
     simulated.platform.identifications = asyncio.Semaphore(2)
     asgi_client.answers.clear()
     async with asyncio.TaskGroup() as tasks:
-        slow = [tasks.create_task(asgi_client(*REPORT, {**MADE_UP, **LONG})) for _ in range(2)]
+        slow = [
+            tasks.create_task(asgi_client(*REPORT, {**MADE_UP_TOKEN, **LONG_BODY}))
+            for _ in range(2)
+        ]
         await asyncio.sleep(0)
-        refused = await asgi_client(*REPORT, {**ANA, **LONG})
+        refused = await asgi_client(*REPORT, {**ANA_TOKEN, **LONG_BODY})
         asgi_client.answers.set()
-    later = await asgi_client(*REPORT, {**MADE_UP, **LONG})
+    later = await asgi_client(*REPORT, {**MADE_UP_TOKEN, **LONG_BODY})
 
     assert (refused.status, refused.events, refused.headers["retry-after"]) == (503, [], "2")
     assert b'"code":"busy"' in refused.body
@@ -219,7 +222,7 @@ async def test_requests_beyond_the_bound_of_caller_identifications_are_refused_u
 async def test_request_body_that_arrives_too_slowly_is_refused(asgi_client, monkeypatch):
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.01)
 
-    reply = await asgi_client(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
+    reply = await asgi_client(*SUBMIT, {**ANA_TOKEN, **LONG_BODY}, body=b"{", ends=False)
 
     assert (reply.status, reply.headers["connection"]) == (408, "close")
     assert b'"code":"too_slow"' in reply.body
@@ -231,6 +234,6 @@ async def test_event_stream_lasts_longer_than_the_time_limit_of_a_request_body(
     """A stream waits for the end of its connection on the channel that receives bodies."""
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.0)
 
-    reply = await asgi_client("GET", "api/v1/events", ANA, body=b"")
+    reply = await asgi_client("GET", "api/v1/events", ANA_TOKEN, body=b"")
 
     assert (reply.status, reply.events) == (200, ["identified", "received", "received"])

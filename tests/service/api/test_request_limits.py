@@ -32,8 +32,8 @@ from runai.hub_service.client.calls import Retries
 from runai.hub_service.wire.errors import TooMany, Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
 
-RATE = 4
-BURST = RATE * WINDOW_S
+CALLS_PER_S = 4
+BURST = CALLS_PER_S * WINDOW_S
 ANA, MIA, BO = b"ana", b"mia", b"bo"
 
 
@@ -48,17 +48,17 @@ def clock(monkeypatch):
 def callers(**allowed: int) -> CallerLimits:
     """Return the limits, with every user's credential already identified."""
     limiter = CallerLimits(Allowance(**allowed))
-    for who in (ANA, MIA, BO):
-        limiter.store(who, f"user {who.decode()}", exempt=False)
+    for user in (ANA, MIA, BO):
+        limiter.store(user, f"user {user.decode()}", exempt=False)
     return limiter
 
 
-def calls(limiter: CallerLimits, who: bytes, many: int) -> int:
+def make_calls(limiter: CallerLimits, user: bytes, count: int) -> int:
     """Make the given number of calls one after the other; return how many were accepted."""
     accepted = 0
-    for _ in range(many):
+    for _ in range(count):
         try:
-            name = limiter.enter(who, submits=False)
+            name = limiter.enter(user, submits=False)
         except TooMany:
             continue
         limiter.leave(name, submits=False)
@@ -67,32 +67,32 @@ def calls(limiter: CallerLimits, who: bytes, many: int) -> int:
 
 
 def test_request_burst_is_accepted_then_refused_until_the_window_has_passed(clock):
-    limiter = callers(calls_per_s=RATE)
+    limiter = callers(calls_per_s=CALLS_PER_S)
 
-    assert calls(limiter, ANA, 3 * BURST) == BURST
+    assert make_calls(limiter, ANA, 3 * BURST) == BURST
     clock.at += WINDOW_S - 1
     with pytest.raises(TooMany, match="more than 4 times a second") as refused:
         limiter.enter(ANA, submits=False)
     assert 1.0 <= refused.value.retry_after <= JITTER
     clock.at += 1.5
-    assert calls(limiter, ANA, 3 * BURST) == BURST
+    assert make_calls(limiter, ANA, 3 * BURST) == BURST
 
 
 def test_tokens_of_one_user_share_a_rate_limit_separate_from_other_users(clock):
-    limiter = callers(calls_per_s=RATE)
+    limiter = callers(calls_per_s=CALLS_PER_S)
     for token in (b"laptop", b"notebook"):
         limiter.store(token, "user ana", exempt=False)
 
-    assert calls(limiter, b"laptop", BURST) + calls(limiter, b"notebook", BURST) == BURST
-    assert calls(limiter, MIA, BURST) == BURST
+    assert make_calls(limiter, b"laptop", BURST) + make_calls(limiter, b"notebook", BURST) == BURST
+    assert make_calls(limiter, MIA, BURST) == BURST
 
 
 def test_platform_processes_are_exempt_from_the_rate_limit():
-    limiter = callers(calls_per_s=RATE, open_at_once=1)
+    limiter = callers(calls_per_s=CALLS_PER_S, open_at_once=1)
     limiter.store(b"token", "agent box", exempt=True)
 
-    assert calls(limiter, b"token", 10 * BURST) == 10 * BURST
-    assert calls(callers(), ANA, 1000) == 1000, "nobody is where nothing is set"
+    assert make_calls(limiter, b"token", 10 * BURST) == 10 * BURST
+    assert make_calls(callers(), ANA, 1000) == 1000, "no limit is set"
 
 
 def test_open_calls_beyond_the_users_limit_are_refused_until_a_call_closes():
@@ -122,14 +122,15 @@ def test_concurrent_submissions_of_all_users_share_one_limit():
 
 
 def test_unknown_credentials_share_one_request_rate_limit(clock):
-    limiter = CallerLimits(Allowance(calls_per_s=RATE))
-    made_up = [str(n).encode() for n in range(2 * UNKNOWN_RATE_FACTOR * BURST)]
+    limiter = CallerLimits(Allowance(calls_per_s=CALLS_PER_S))
+    credentials = [str(n).encode() for n in range(2 * UNKNOWN_RATE_FACTOR * BURST)]
 
     assert (
-        sum(calls(limiter, credential, 1) for credential in made_up) == UNKNOWN_RATE_FACTOR * BURST
+        sum(make_calls(limiter, credential, 1) for credential in credentials)
+        == UNKNOWN_RATE_FACTOR * BURST
     )
     limiter.store(ANA, "user ana", exempt=False)
-    assert calls(limiter, ANA, 2 * BURST) == BURST
+    assert make_calls(limiter, ANA, 2 * BURST) == BURST
 
 
 def test_rate_limiter_remembers_a_bounded_number_of_credentials():
@@ -141,15 +142,15 @@ def test_rate_limiter_remembers_a_bounded_number_of_credentials():
 
 
 @pytest.mark.parametrize(
-    ("who", "query", "streams", "begun"),
+    ("user", "query", "streams", "started_calls"),
     [
         pytest.param("ana", b"", False, AT_ONCE, id="calls"),
-        pytest.param("ana", b"", True, 2 * AT_ONCE, id="streams, once they have begun"),
-        pytest.param("ana", b"changed_from=1", False, 2 * AT_ONCE, id="waits for a change"),
-        pytest.param("hub", b"", False, 2 * AT_ONCE, id="the platform's own"),
+        pytest.param("ana", b"", True, 2 * AT_ONCE, id="begun streams"),
+        pytest.param("ana", b"changed_from=1", False, 2 * AT_ONCE, id="long polls"),
+        pytest.param("hub", b"", False, 2 * AT_ONCE, id="calls of the platform"),
     ],
 )
-async def test_concurrent_calls_of_one_user_are_limited(who, query, streams, begun):
+async def test_concurrent_calls_of_one_user_are_limited(user, query, streams, started_calls):
     limiter, started, release = CallerLimits(), Counter[str](), asyncio.Event()
 
     async def app(scope, receive, send):
@@ -180,24 +181,26 @@ async def test_concurrent_calls_of_one_user_are_limited(who, query, streams, beg
         }
         await limits(scope, receive, send)
 
-    calls = [asyncio.create_task(call(name)) for name in [*[who] * 2 * AT_ONCE, "mia"]]
+    tasks = [asyncio.create_task(call(name)) for name in [*[user] * 2 * AT_ONCE, "mia"]]
     await asyncio.sleep(0)  # every admitted call has started
-    assert started == {who: begun, "mia": 1}
+    assert started == {user: started_calls, "mia": 1}
     release.set()
-    await asyncio.gather(*calls)
+    await asyncio.gather(*tasks)
 
-    assert started[who] == 2 * AT_ONCE
+    assert started[user] == 2 * AT_ONCE
 
 
 @pytest.fixture
 def limited_clock(simulated, monkeypatch, clock):
     """Allow each identified user the given number of calls a second."""
     limiter = simulated.platform.caller_limits
-    monkeypatch.setattr(limiter, "allowance", Allowance(calls_per_s=RATE))
+    monkeypatch.setattr(limiter, "allowance", Allowance(calls_per_s=CALLS_PER_S))
     monkeypatch.setattr(request_limits, "REFUSAL_DELAY_S", 0.01)
-    for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
-        credential = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
-        limiter.store(credential, f"{kind} {who}", exempt=kind != "user")
+    for user, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
+        credential = request_limits.credential_of(
+            Headers({"Authorization": f"Bearer {user}-token"})
+        )
+        limiter.store(credential, f"{kind} {user}", exempt=kind != "user")
     return clock
 
 
@@ -206,8 +209,8 @@ async def test_request_flood_is_refused_with_a_retry_time_and_other_users_are_se
 ):
     async with simulated.http() as http:
 
-        async def list_projects(who: str):
-            token = {"Authorization": f"Bearer {who}-token"}
+        async def list_projects(user: str):
+            token = {"Authorization": f"Bearer {user}-token"}
             return await http.get("api/v1/projects", headers=token)
 
         flood = await asyncio.gather(*(list_projects("ana") for _ in range(3 * BURST)))
@@ -215,6 +218,7 @@ async def test_request_flood_is_refused_with_a_retry_time_and_other_users_are_se
 
     refused = [reply for reply in flood if reply.status_code != 200]
     assert {reply.status_code for reply in refused} == {429}
+    # The window of 5 s, times up to 1.5 so that clients do not return together.
     assert {int(reply.headers["Retry-After"]) for reply in refused} <= {*range(5, 9)}
     assert {reply.json()["code"] for reply in refused} == {"too_many"}
     assert {reply.headers["Content-Type"] for reply in refused} == {"application/problem+json"}
@@ -222,7 +226,7 @@ async def test_request_flood_is_refused_with_a_retry_time_and_other_users_are_se
 
 
 @pytest.mark.parametrize(
-    ("who", "path", "is_free"),
+    ("user", "path", "is_free"),
     [
         ("ana", "health/ready", True),
         ("ana", "static/live.js", True),
@@ -232,9 +236,9 @@ async def test_request_flood_is_refused_with_a_retry_time_and_other_users_are_se
     ],
 )
 async def test_health_checks_static_assets_and_platform_calls_are_not_rate_limited(
-    simulated, limited_clock, who, path, is_free
+    simulated, limited_clock, user, path, is_free
 ):
-    async with simulated.http(who) as http:
+    async with simulated.http(user) as http:
         replies = [await http.get(path) for _ in range(BURST + 5)]
 
     assert (429 in {reply.status_code for reply in replies}) != is_free
@@ -267,7 +271,7 @@ async def test_client_retries_after_the_given_wait_and_stores_each_job_once(
     ("error", "min_delay_s"),
     [
         pytest.param(TooMany("no", retry_after=3), 3.0, id="too many"),
-        pytest.param(Unavailable("no", retry_after=0), 0.0, id="away without a word"),
+        pytest.param(Unavailable("no", retry_after=0), 0.0, id="unavailable without a wait"),
     ],
 )
 def test_client_retry_delay_is_not_below_the_retry_after_time(error, min_delay_s):

@@ -14,7 +14,7 @@ from labs import Clock
 from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.wire.errors import Unavailable
 
-KEEP_S = 30.0
+TTL_S = 30.0
 
 
 class ControlledHub:
@@ -26,7 +26,7 @@ class ControlledHub:
         self.answers = asyncio.Event()
         self.error: Exception | None = None
         self.single_flight = SingleFlight[str](
-            at_once=at_once, ttl_s=KEEP_S, clock=self.clock, within_s=within_s
+            at_once=at_once, ttl_s=TTL_S, clock=self.clock, within_s=within_s
         )
 
     def look_up(self, name: str) -> asyncio.Task[str]:
@@ -49,12 +49,12 @@ async def let_tasks_start() -> None:
 async def test_equal_hub_lookups_share_one_request_and_few_requests_run_at_once():
     hub = ControlledHub(at_once=2)
     names = [f"user-{n}" for n in range(50)] * 2
-    many = [hub.look_up(name) for name in names]
+    lookups = [hub.look_up(name) for name in names]
     await let_tasks_start()
     assert len(hub.requests) == 2
     hub.answers.set()
 
-    assert await asyncio.gather(*many) == [name.upper() for name in names]
+    assert await asyncio.gather(*lookups) == [name.upper() for name in names]
     assert hub.requests == names[:50]
 
 
@@ -66,7 +66,7 @@ async def test_hub_lookup_answer_is_cached_from_the_time_of_its_request():
     hub.answers.set()
     await first
 
-    hub.clock.at += KEEP_S - 10 - 1
+    hub.clock.at += TTL_S - 10 - 1
     await hub.look_up("ana")
     assert hub.requests == ["ana"]
     hub.clock.at += 1
@@ -103,14 +103,14 @@ async def test_cached_hub_lookup_answer_returns_while_a_different_lookup_is_pend
     hub.answers.set()
     await hub.look_up("ana")
     hub.answers.clear()
-    waits = hub.look_up("bo")
+    pending_lookup = hub.look_up("bo")
     await let_tasks_start()
 
     assert await hub.look_up("ana") == "ANA"
-    assert not waits.done()
+    assert not pending_lookup.done()
     await hub.single_flight.close()
     with pytest.raises(asyncio.CancelledError):
-        await waits
+        await pending_lookup
 
 
 @in_virtual_time
@@ -118,8 +118,8 @@ async def test_hub_lookup_times_out_while_queued_or_unanswered():
     hub = ControlledHub(at_once=1, within_s=10.0)
     unanswered, queued = hub.look_up("ana"), hub.look_up("bo")
 
-    for each in (unanswered, queued):
+    for lookup in (unanswered, queued):
         with pytest.raises(Unavailable, match="too long"):
-            await each
+            await lookup
     hub.answers.set()
     assert await hub.look_up("bo") == "BO", "the turn is free again"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from users_hub import OPEN, ROOT, SUBMIT, Hub
+from users_hub import ACCESS_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, Hub
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
@@ -53,7 +53,7 @@ class Streams:
     threads: ThreadPoolExecutor
 
     def open(self, token: str, path: str) -> Stream:
-        http = httpx.Client(base_url=f"{self.hub.url}{ROOT}", timeout=90)
+        http = httpx.Client(base_url=f"{self.hub.url}{SERVICE_PATH}", timeout=90)
         self.stack.enter_context(http)
         headers = {"Authorization": f"Bearer {token}"}
         reply = self.stack.enter_context(http.stream("GET", path, headers=headers))
@@ -70,7 +70,7 @@ def streams(real_hub: Hub) -> Iterator[Streams]:
 
 def submit_job(hub: Hub, user: str, project: str, name: str) -> str:
     """Submit a job as a user; return the token."""
-    token = hub.token(user, OPEN, SUBMIT)
+    token = hub.token(user, ACCESS_SCOPE, SUBMIT_SCOPE)
     job = {"project": project, "name": name, "command": ["sleep", "600"], "gpus": "0.25",
            "env": {"A": "of-ana"}, "source": "# secret source", "grace_seconds": 1}  # fmt: skip
     reply = hub.call_service(token, "api/v1/workloads", "POST", json=job)
@@ -88,28 +88,29 @@ def allocated_in_event(event: str, project: str) -> float:
 def test_streams_reveal_no_workload_of_a_foreign_project(streams):
     """Covers workloads that exist when a stream is opened and workloads that start later."""
     hub = streams.hub
-    ana = submit_job(hub, "ana", "vision", "secret-exp-1")
-    stranger = hub.token("otto", OPEN, SUBMIT)
-    events = streams.open(stranger, "api/v1/events")
-    page = streams.open(stranger, "live/gpus")
+    ana_token = submit_job(hub, "ana", "vision", "secret-exp-1")
+    outsider_token = hub.token("otto", ACCESS_SCOPE, SUBMIT_SCOPE)
+    events = streams.open(outsider_token, "api/v1/events")
+    page = streams.open(outsider_token, "live/gpus")
     refused = {
-        path: streams.open(stranger, path).reply.status_code
+        path: streams.open(outsider_token, path).reply.status_code
         for path in (
             "live/workloads/vision/secret-exp-1",
             "api/v1/workloads/vision/secret-exp-1/logs?follow=true",
         )
     }
-    eventually(lambda: events.events() and page.events(), what="both have told the present")
+    eventually(lambda: events.events() and page.events(), what="both have sent the present")
     rendered_before = len(page.events())
     submit_job(hub, "ana", "vision", "secret-exp-2")
 
     eventually(
-        lambda: allocated_in_event(events.events()[-1], "vision") == 0.5, what="the bar has moved"
+        lambda: allocated_in_event(events.events()[-1], "vision") == 0.5,
+        what="two jobs have 0.25 each",
     )
     eventually(lambda: len(page.events()) > rendered_before, what="on the page, too")
     streamed_text = events.text + page.text
     for name in ("secret-exp-1", "secret-exp-2"):
-        hub.call_service(ana, f"api/v1/workloads/vision/{name}", "DELETE")
+        hub.call_service(ana_token, f"api/v1/workloads/vision/{name}", "DELETE")
     assert set(refused.values()) == {404}
     assert [secret for secret in SECRETS if secret in streamed_text] == []
 
@@ -117,9 +118,11 @@ def test_streams_reveal_no_workload_of_a_foreign_project(streams):
 @pytest.mark.slow
 def test_open_streams_of_a_revoked_token_end_within_a_minute(streams):
     hub = streams.hub
-    first = submit_job(hub, "ana", "vision", "watched-exp")
+    ana_token = submit_job(hub, "ana", "vision", "watched-exp")
     with hub.admin as http:
-        created_token = http.post("/hub/api/users/ana/tokens", json={"scopes": [OPEN]}).json()
+        created_token = http.post(
+            "/hub/api/users/ana/tokens", json={"scopes": [ACCESS_SCOPE]}
+        ).json()
     paths = ("api/v1/events", "live/gpus", "live/workloads/vision/watched-exp",
              "api/v1/workloads/vision/watched-exp/logs?follow=true")  # fmt: skip
     open_streams = {path: streams.open(created_token["token"], path) for path in paths}
@@ -132,14 +135,14 @@ def test_open_streams_of_a_revoked_token_end_within_a_minute(streams):
         return all(stream.ended.is_set() for stream in open_streams.values())
 
     eventually(all_have_ended, within=MINUTE_S)
-    hub.call_service(first, "api/v1/workloads/vision/watched-exp", "DELETE")
+    hub.call_service(ana_token, "api/v1/workloads/vision/watched-exp", "DELETE")
 
 
 @pytest.mark.slow
 def test_open_streams_hide_a_workload_within_a_minute_after_reader_loses_group(streams):
     hub = streams.hub
-    owner = submit_job(hub, "nia", "watched", "groups-exp")
-    token = hub.token("wim", OPEN, SUBMIT)
+    owner_token = submit_job(hub, "nia", "watched", "groups-exp")
+    token = hub.token("wim", ACCESS_SCOPE, SUBMIT_SCOPE)
     watchers = "/hub/api/groups/watchers"
     with hub.admin as http:
         http.post(watchers).raise_for_status()
@@ -162,4 +165,4 @@ def test_open_streams_hide_a_workload_within_a_minute_after_reader_loses_group(s
 
     eventually(has_lost_access, within=MINUTE_S)
     assert not events.ended.is_set()
-    hub.call_service(owner, "api/v1/workloads/watched/groups-exp", "DELETE")
+    hub.call_service(owner_token, "api/v1/workloads/watched/groups-exp", "DELETE")

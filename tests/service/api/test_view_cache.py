@@ -79,7 +79,7 @@ async def test_view_cache_drops_views_of_deleted_workloads(simulated):
     assert len(cache) <= 3 * MAX_STALE_VIEWS
 
 
-WAITS = WorkloadRecord(
+JOB = WorkloadRecord(
     WorkloadSpec("vision", "exp", "ana", "job", ("train",)),
     WorkloadState.QUEUED,
     0.0,
@@ -107,42 +107,42 @@ TIMES_AT_9 = MeasurementTimes(9.0, REPORTED_AT)
     ("first", "second", "expected_builds", "measured"),
     [
         pytest.param(
-            (WAITS, OWN_RIGHTS, "x", None), (WAITS, OWN_RIGHTS, "x", None), 1, 0, id="all as it was"
+            (JOB, OWN_RIGHTS, "x", None), (JOB, OWN_RIGHTS, "x", None), 1, 0, id="unchanged"
         ),
         *[
             pytest.param(
-                (WAITS, OWN_RIGHTS, "x", TIMES_AT_9),
-                (WAITS, OWN_RIGHTS, "x", now),
+                (JOB, OWN_RIGHTS, "x", TIMES_AT_9),
+                (JOB, OWN_RIGHTS, "x", now),
                 1,
                 measured,
                 id=name,
             )
             for now, measured, name in (
-                (MeasurementTimes(9.3, REPORTED_AT), 0, "measured just now"),
-                (MeasurementTimes(9.3, [9.1]), 1, "an agent has reported"),
-                (MeasurementTimes(9.5, REPORTED_AT), 1, "measured before"),
-                (MeasurementTimes(8.9, REPORTED_AT), 1, "the clock was set back"),
+                (MeasurementTimes(9.3, REPORTED_AT), 0, "measured just before"),
+                (MeasurementTimes(9.3, [9.1]), 1, "new agent report"),
+                (MeasurementTimes(9.5, REPORTED_AT), 1, "older measurement"),
+                (MeasurementTimes(8.9, REPORTED_AT), 1, "clock set back"),
             )
         ],
         pytest.param(
-            (WAITS, OWN_RIGHTS, "x", None), (WAITS, OWN_RIGHTS, "x", TIMES_AT_9), 2, 0, id="begun"
+            (JOB, OWN_RIGHTS, "x", None), (JOB, OWN_RIGHTS, "x", TIMES_AT_9), 2, 0, id="measured"
         ),
         pytest.param(
-            (WAITS, OWN_RIGHTS, "x", TIMES_AT_9),
-            (WAITS, OWN_RIGHTS, "y", TIMES_AT_9),
+            (JOB, OWN_RIGHTS, "x", TIMES_AT_9),
+            (JOB, OWN_RIGHTS, "y", TIMES_AT_9),
             2,
             0,
-            id="something else is said",
+            id="changed inputs",
         ),
         pytest.param(
-            (WAITS, OWN_RIGHTS, "x", None), (WAITS, NO_RIGHTS, "x", None), 2, 0, id="others look"
+            (JOB, OWN_RIGHTS, "x", None), (JOB, NO_RIGHTS, "x", None), 2, 0, id="other rights"
         ),
         pytest.param(
-            (WAITS, OWN_RIGHTS, "x", None),
-            (replace(WAITS, position=1), OWN_RIGHTS, "x", None),
+            (JOB, OWN_RIGHTS, "x", None),
+            (replace(JOB, position=1), OWN_RIGHTS, "x", None),
             2,
             0,
-            id="another record",
+            id="changed record",
         ),
     ],
 )
@@ -172,12 +172,12 @@ def test_changed_expected_start_rebuilds_no_cached_workload_view():
     )
 
     def cached_view(start: ExpectedStart | None, build: Callable[[], WorkloadView]) -> WorkloadView:
-        return cache.view(WAITS, OWN_RIGHTS, start, "x", None, dict, build)
+        return cache.view(JOB, OWN_RIGHTS, start, "x", None, dict, build)
 
     first = cached_view(None, lambda: VIEW)
 
-    second = cached_view(soon, lambda: pytest.fail("drawn whole"))
-    third = cached_view(None, lambda: pytest.fail("drawn whole"))
+    second = cached_view(soon, lambda: pytest.fail("built again"))
+    third = cached_view(None, lambda: pytest.fail("built again"))
 
     assert (first, third) == (VIEW, VIEW)
     assert second == VIEW.model_copy(update={"expected_start": start_view(soon)})
@@ -206,10 +206,10 @@ async def test_cached_workload_view_with_new_measurements_equals_a_rebuilt_view(
     assert all(record.allocated for record in read_model.workloads)
 
     for second in range(5):
-        done = IdleActionKind.BADGE if second % 2 else None
+        kind = IdleActionKind.BADGE if second % 2 else None
         # With the same idle time, a session may have used one of its "keep" requests meanwhile.
         idle = IdleNow(
-            60.0 * (second // 2), done, next=IdleActionKind.STOP, in_s=60.0, extensions_left=second
+            60.0 * (second // 2), kind, next=IdleActionKind.STOP, in_s=60.0, extensions_left=second
         )
         later = replace(
             read_model,
@@ -228,8 +228,8 @@ async def test_unrelated_submission_rebuilds_no_device_view(simulated, monkeypat
     built: list[DeviceView] = []
     build_device_view = device_views.device_view
 
-    def record_build(*seat, **reader):
-        built.append(build_device_view(*seat, **reader))
+    def record_build(*arguments, **options):
+        built.append(build_device_view(*arguments, **options))
         return built[-1]
 
     monkeypatch.setattr("runai.hub_service.api.views.viewer.device_view", record_build)

@@ -93,11 +93,11 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
         server.server_close()
 
 
-AWAY = (503, b"<html>the proxy says no</html>")
+UNAVAILABLE_REPLY = (503, b"<html>the proxy says no</html>")
 
 
 def test_client_call_is_retried_while_the_service_is_unavailable(scripted):
-    script = scripted(AWAY, AWAY, (200, WHOAMI))
+    script = scripted(UNAVAILABLE_REPLY, UNAVAILABLE_REPLY, (200, WHOAMI))
     with Client(script.url, "t") as client:
         assert client.whoami().name == "ana"
 
@@ -105,7 +105,7 @@ def test_client_call_is_retried_while_the_service_is_unavailable(scripted):
 
 
 async def test_async_client_retries_while_the_service_is_unavailable(scripted):
-    script = scripted(AWAY, AWAY, (200, WHOAMI))
+    script = scripted(UNAVAILABLE_REPLY, UNAVAILABLE_REPLY, (200, WHOAMI))
     async with AsyncClient(script.url, "t") as client:
         assert (await client.whoami()).name == "ana"
 
@@ -113,16 +113,16 @@ async def test_async_client_retries_while_the_service_is_unavailable(scripted):
 
 
 def test_client_gives_up_after_its_patience(scripted):
-    script = scripted(AWAY)
-    with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable) as away:
+    script = scripted(UNAVAILABLE_REPLY)
+    with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable) as error:
         client.whoami()
 
-    assert away.value.code == "unavailable"
+    assert error.value.code == "unavailable"
     assert 2 <= len(script.requests) <= 5
 
 
 def test_unconfirmed_submission_is_retried_with_the_same_idempotency_key(scripted):
-    script = scripted(AWAY)
+    script = scripted(UNAVAILABLE_REPLY)
     with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable):
         client.submit(SubmitRequest(command=["true"]))
 
@@ -134,11 +134,11 @@ def test_unconfirmed_submission_is_retried_with_the_same_idempotency_key(scripte
 def test_submission_to_closed_port_raises_unreachable(free_port):
     with (
         Client(f"http://127.0.0.1:{free_port()}/", "t", patience_s=0.3) as client,
-        pytest.raises(Unavailable, match="is away") as away,
+        pytest.raises(Unavailable, match="is away") as error,
     ):
         client.submit(SubmitRequest(command=["true"]))
 
-    assert away.value.code == "unreachable"
+    assert error.value.code == "unreachable"
 
 
 @pytest.fixture
@@ -168,10 +168,10 @@ async def test_client_refuses_certificate_of_an_unknown_authority_without_retrie
         with Client(hub.url, "t") as client, pytest.raises(Unavailable) as refused_stream:
             next(client.events())
         async with AsyncClient(hub.url, "t") as client:
-            with pytest.raises(Unavailable) as awaited:
+            with pytest.raises(Unavailable) as refused_async:
                 await client.whoami()
 
-    codes = {error.value.code for error in (refused, refused_stream, awaited)}
+    codes = {error.value.code for error in (refused, refused_stream, refused_async)}
     assert (codes, hub.connections) == ({"untrusted_certificate"}, 3)
 
 
@@ -196,7 +196,7 @@ def test_client_submission_without_a_project_sends_the_default_project(scripted)
     assert [body["project"] for _, _, body, _ in script.requests] == ["vision", "nlp"]
 
 
-UNKNOWN = (400, {"title": "", "status": 400, "detail": "", "code": "unknown_field"})
+UNKNOWN_FIELD_REPLY = (400, {"title": "", "status": 400, "detail": "", "code": "unknown_field"})
 CLIENT_NOTES = {
     "code": {"commit": "c" * 40},
     "umask": {"umask": "0002", "uid": 1000, "machine": "0" * 64},
@@ -204,7 +204,7 @@ CLIENT_NOTES = {
 
 
 def test_submission_is_retried_without_client_notes_for_an_older_service(scripted):
-    script = scripted(UNKNOWN, (201, {"workloads": []}))
+    script = scripted(UNKNOWN_FIELD_REPLY, (201, {"workloads": []}))
     with Client(script.url, "t") as client:
         client.submit(SubmitRequest(command=["true"], gpus="0.5", **CLIENT_NOTES))
 
@@ -214,20 +214,20 @@ def test_submission_is_retried_without_client_notes_for_an_older_service(scripte
 
 
 async def test_async_submission_is_retried_without_client_notes(scripted):
-    script = scripted(UNKNOWN, (201, {"workloads": []}))
+    script = scripted(UNKNOWN_FIELD_REPLY, (201, {"workloads": []}))
     async with AsyncClient(script.url, "t") as client:
         await client.submit(SubmitRequest(command=["true"], **CLIENT_NOTES))
 
     assert script.requests[-1][2] == {"command": ["true"]}
 
 
-@pytest.mark.parametrize("noted", [CLIENT_NOTES, {}], ids=["noted", "nothing noted"])
-def test_unknown_submission_field_except_client_notes_raises_invalid_request(scripted, noted):
-    script = scripted(UNKNOWN)
+@pytest.mark.parametrize("notes", [CLIENT_NOTES, {}], ids=["with notes", "without notes"])
+def test_unknown_submission_field_except_client_notes_raises_invalid_request(scripted, notes):
+    script = scripted(UNKNOWN_FIELD_REPLY)
     with Client(script.url, "t") as client, pytest.raises(InvalidRequest):
-        client.submit(SubmitRequest(command=["true"], saves=True, **noted))
+        client.submit(SubmitRequest(command=["true"], saves=True, **notes))
 
-    assert len(script.requests) == (2 if noted else 1)
+    assert len(script.requests) == (2 if notes else 1)
 
 
 def test_unknown_reply_fields_of_a_newer_service_are_ignored(scripted):
@@ -238,11 +238,11 @@ def test_unknown_reply_fields_of_a_newer_service_are_ignored(scripted):
 
 def test_malformed_reply_error_suggests_a_version_mismatch(scripted):
     script = scripted((200, {"name": "ana"}))
-    with Client(script.url, "t") as client, pytest.raises(RunaiError) as unknown:
+    with Client(script.url, "t") as client, pytest.raises(RunaiError) as malformed:
         client.whoami()
 
-    assert unknown.value.code == "unknown_reply"
-    assert "same version" in unknown.value.hint
+    assert malformed.value.code == "unknown_reply"
+    assert "same version" in malformed.value.hint
 
 
 @pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
@@ -309,17 +309,17 @@ def test_client_retry_delays_sum_up_to_its_patience():
 
 
 def test_client_retry_delays_leave_the_programs_random_state_unchanged():
-    seeded = random.getstate()
+    state_before = random.getstate()
     Retries(3.0).delay(Unavailable("away"))
 
-    assert random.getstate() == seeded
+    assert random.getstate() == state_before
 
 
 OVERVIEW = b'{"at":"2026-01-01T00:00:00Z","projects":[],"workloads":[],"nodes":[]}'
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_event_decoder_accepts_any_split_of_the_stream(size):
+@pytest.mark.parametrize("piece_bytes", [1, 7, 10_000])
+def test_event_decoder_accepts_any_split_of_the_stream(piece_bytes):
     stream = (
         b":\n\nevent: overview\ndata: "
         + OVERVIEW
@@ -327,20 +327,20 @@ def test_event_decoder_accepts_any_split_of_the_stream(size):
         + (b"event: overview\r\ndata: " + OVERVIEW + b"\r\n\r\n")
     )
     decoder = OverviewDecoder()
-    pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
+    pieces = [stream[i : i + piece_bytes] for i in range(0, len(stream), piece_bytes)]
 
     assert len([item for piece in pieces for item in decoder.feed(piece)]) == 2
 
 
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_log_decoder_splits_lines_only_at_newlines(size):
+@pytest.mark.parametrize("piece_bytes", [1, 7, 10_000])
+def test_log_decoder_splits_lines_only_at_newlines(piece_bytes):
     texts = ["plain", "a\u2028b\x85c\x0bd", "", "ä" * 5]
     stream = b"\n".join(
         LogLine(worker=0, attempt=1, text=text).model_dump_json().encode() for text in texts
     )
     decoder = LogDecoder()
     stream = b"\n" + stream + b"\n"
-    pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
+    pieces = [stream[i : i + piece_bytes] for i in range(0, len(stream), piece_bytes)]
 
     assert [line.text for piece in pieces for line in decoder.feed(piece)] == texts
 
@@ -353,10 +353,10 @@ def test_client_refuses_invalid_url(url):
 
 def test_password_in_the_service_url_is_absent_from_the_error(free_port):
     client = Client(f"http://ana:secret@127.0.0.1:{free_port()}/", "t", patience_s=0)
-    with client, pytest.raises(Unavailable) as away:
+    with client, pytest.raises(Unavailable) as error:
         client.whoami()
 
-    assert "secret" not in str(away.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "Vision", "a" * 25, "a\n", "ü", "\udcff"])

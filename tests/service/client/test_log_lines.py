@@ -47,9 +47,9 @@ def test_last_state_of_a_log_line_follows_its_carriage_return(line, state):
     assert last_state(line) == state
 
 
-BAR = [part("1 %\r"), part("2 %\r"), end("3 %"), end("done")]
-TERMINAL = {
-    "a progress bar": (BAR, "1 %\r2 %\r3 %\ndone\n"),
+PROGRESS_BAR = [part("1 %\r"), part("2 %\r"), end("3 %"), end("done")]
+TERMINAL_OUTPUT = {
+    "a progress bar": (PROGRESS_BAR, "1 %\r2 %\r3 %\ndone\n"),
     "a colour in two parts": (
         [part("a\x1b[3"), part("1mb\x1b"), end("[0m")],
         "a\x1b[31mb\x1b[0m\n",
@@ -59,11 +59,11 @@ TERMINAL = {
         "a\\x1b]0;title\\x07\n",
     ),
     "a line that does not end": ([part("working …")], "working …\n"),
-    "a line whose end is missing": ([part("half"), GAP, end("b")], "half\n… gone …\nb\n"),
+    "a line with a missing end": ([part("half"), GAP, end("b")], "half\n… gone …\nb\n"),
 }
 
 
-@pytest.mark.parametrize(("lines", "output"), TERMINAL.values(), ids=TERMINAL)
+@pytest.mark.parametrize(("lines", "output"), TERMINAL_OUTPUT.values(), ids=TERMINAL_OUTPUT)
 def test_terminal_shows_a_log_line_while_it_is_written(lines, output):
     assert printed(lines, terminal=True) == output
 
@@ -91,7 +91,9 @@ def test_rows_of_unfinished_log_lines_fit_on_the_terminal():
     output = printed(lines, several=True, terminal=True, close=False)
 
     rows = screen(output)
-    assert (len(rows), max(map(len, rows))) == (9, 39)
+    # The terminal has 40 columns and 10 rows; the cursor needs the last of each.
+    assert len(rows) == 9
+    assert max(map(len, rows)) == 39
 
 
 def printed(

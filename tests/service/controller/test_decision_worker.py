@@ -30,10 +30,10 @@ from strategies import snapshots
 from waiting import eventually_async
 
 PROJECTS = [project("vision", 1), project("nlp", 1)]
-BUSY = job("vision/runs", on="n1:0", project="vision", started=990, expected_runtime=120)
-WAITS = job("vision/waits", 1, "vision")
-OTHER = job("nlp/waits", 1, "nlp")
-SNAPSHOT = snapshot("1x1", PROJECTS, [BUSY, WAITS, OTHER], now=1000)
+RUNNING_JOB = job("vision/runs", on="n1:0", project="vision", started=990, expected_runtime=120)
+WAITING_JOB = job("vision/waits", 1, "vision")
+NLP_JOB = job("nlp/waits", 1, "nlp")
+SNAPSHOT = snapshot("1x1", PROJECTS, [RUNNING_JOB, WAITING_JOB, NLP_JOB], now=1000)
 
 
 @pytest.fixture(params=["process", "same event loop"])
@@ -42,7 +42,9 @@ def scheduler(request) -> DecisionWorker:
 
 
 async def test_decision_worker_returns_the_same_results_as_the_in_process_scheduler(scheduler):
-    later = replace(SNAPSHOT, now=1060, workloads=(BUSY, OTHER, job("vision/new", 1, "vision")))
+    later = replace(
+        SNAPSHOT, now=1060, workloads=(RUNNING_JOB, NLP_JOB, job("vision/new", 1, "vision"))
+    )
     async with scheduler:
         for current in (SNAPSHOT, SNAPSHOT):
             assert await scheduler.decide(current) == decide(current)
@@ -51,7 +53,7 @@ async def test_decision_worker_returns_the_same_results_as_the_in_process_schedu
 
         explained = await scheduler.explain("nlp/waits", frozenset({"nlp/waits"}))
         assert explained.now == later.now
-        assert explained.wait == explain(later, plan, "nlp/waits", lambda w: w is OTHER)
+        assert explained.wait == explain(later, plan, "nlp/waits", lambda job: job is NLP_JOB)
         assert (await scheduler.explain("vision/runs", frozenset())).wait is None
 
         assert (await scheduler.forecast()).starts == forecast(later, plan)
@@ -59,12 +61,12 @@ async def test_decision_worker_returns_the_same_results_as_the_in_process_schedu
         dry_run_plan, starts = await scheduler.what_if(SNAPSHOT, ["vision/waits"])
         assert dry_run_plan == decide(SNAPSHOT)
         assert starts == forecast(SNAPSHOT, dry_run_plan, {"vision/waits"})
-        after_end = replace(later, workloads=(OTHER, job("vision/new", 1, "vision")))
+        after_end = replace(later, workloads=(NLP_JOB, job("vision/new", 1, "vision")))
         comparison = await scheduler.compare(Compare(frozenset(), ended=frozenset({"vision/runs"})))
         assert comparison == compare(
             (later, plan), (after_end, decide(after_end)), (), lambda _: False
         )
-        assert await scheduler.decide(later) == decide(later), "questions change nothing"
+        assert await scheduler.decide(later) == decide(later), "queries change nothing"
 
 
 @given(st.lists(snapshots(), min_size=2, max_size=4))
@@ -83,10 +85,10 @@ def test_patching_a_scheduler_plan_with_a_difference_gives_the_later_plan(
 
 def faulty(*faults: Fault) -> DecisionWorker:
     """Return a scheduler whose workers have these faults, request by request; then none."""
-    left = list(faults)
+    remaining_faults = list(faults)
 
     async def start() -> FaultyPipe:
-        return FaultyPipe(lambda: left.pop(0) if left else "")
+        return FaultyPipe(lambda: remaining_faults.pop(0) if remaining_faults else "")
 
     return DecisionWorker(start)
 
@@ -94,15 +96,15 @@ def faulty(*faults: Fault) -> DecisionWorker:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        pytest.param("dies", "it was killed by signal 9", id="dies"),
-        pytest.param("late", "it did not decide within 60 seconds", id="late"),
-        pytest.param("another number", "it did not decide within 60 seconds", id="other number"),
+        pytest.param("dies", "it was killed by signal 9", id="killed"),
+        pytest.param("late", "it did not decide within 60 seconds", id="no reply"),
+        pytest.param("another number", "it did not decide within 60 seconds", id="wrong reply"),
     ],
 )
 @in_virtual_time
 async def test_failed_decision_worker_is_replaced_and_gets_a_whole_snapshot(fault, reason):
     later = replace(SNAPSHOT, now=1060)
-    async with faulty("", fault) as scheduler:
+    async with faulty("", fault) as scheduler:  # the first request has no fault
         await scheduler.decide(SNAPSHOT)
         with pytest.raises(Unavailable, match=reason):
             await scheduler.decide(later)
@@ -115,7 +117,7 @@ async def test_failed_decision_worker_is_replaced_and_gets_a_whole_snapshot(faul
 async def test_second_reply_of_the_decision_worker_to_a_request_is_ignored():
     later, latest = (
         replace(SNAPSHOT, now=1060),
-        replace(SNAPSHOT, now=1100, workloads=(BUSY, WAITS)),
+        replace(SNAPSHOT, now=1100, workloads=(RUNNING_JOB, WAITING_JOB)),
     )
     async with faulty("", "twice") as scheduler:
         plans = [await scheduler.decide(current) for current in (SNAPSHOT, later, latest)]
@@ -181,15 +183,15 @@ async def test_decision_worker_out_of_memory_exits_and_is_replaced(monkeypatch, 
         await scheduler.decide(SNAPSHOT)
         limit_bytes = 32 * 2**20
         psutil.Process(scheduler.pid).rlimit(psutil.RLIMIT_DATA, (limit_bytes, limit_bytes))
-        many = tuple(job(f"vision/{n}", 1, "vision") for n in range(60_000))
+        queue = tuple(job(f"vision/{n}", 1, "vision") for n in range(60_000))
         with pytest.raises(Unavailable, match="it exited with 1"):
-            await scheduler.decide(replace(SNAPSHOT, workloads=many))
+            await scheduler.decide(replace(SNAPSHOT, workloads=queue))
         assert await scheduler.decide(SNAPSHOT) == decide(SNAPSHOT)
 
 
 async def test_users_start_forecast_cancels_the_background_forecast():
-    many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
-    large_snapshot = replace(SNAPSHOT, workloads=many)
+    queue = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
+    large_snapshot = replace(SNAPSHOT, workloads=queue)
     async with DecisionWorker() as scheduler:
         await scheduler.decide(large_snapshot)
         background = asyncio.ensure_future(scheduler.forecast())
@@ -203,8 +205,8 @@ async def test_users_start_forecast_cancels_the_background_forecast():
 
 
 async def test_background_forecast_does_not_cancel_a_users_start_forecast():
-    many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
-    large_snapshot = replace(SNAPSHOT, workloads=many)
+    queue = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
+    large_snapshot = replace(SNAPSHOT, workloads=queue)
     async with DecisionWorker() as scheduler:
         await scheduler.decide(large_snapshot)
         users_forecast = asyncio.ensure_future(scheduler.what_if(large_snapshot, ["vision/2999"]))
@@ -218,7 +220,7 @@ async def test_background_forecast_does_not_cancel_a_users_start_forecast():
         assert plan == decide(large_snapshot)
 
 
-NEVER_ANSWERS = """
+MUTE_WORKER_SCRIPT = """
 import signal
 from runai.hub_service.controller import decision_process
 
@@ -228,24 +230,24 @@ decision_process.main()
 """
 
 
-async def never_answering() -> ProcessPipe:
+async def start_mute_worker() -> ProcessPipe:
     """Start a worker that decides, and whose answers to questions take for ever."""
     pipe = asyncio.subprocess.PIPE
-    program = (sys.executable, "-P", "-c", NEVER_ANSWERS)
+    program = (sys.executable, "-P", "-c", MUTE_WORKER_SCRIPT)
     return ProcessPipe(await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe))
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        pytest.param(lambda on: on.explain("nlp/waits", frozenset()), id="explanation"),
-        pytest.param(lambda on: on.compare(Compare(frozenset())), id="what if"),
-        pytest.param(lambda on: on.what_if(SNAPSHOT, ["nlp/waits"]), id="dry run"),
-        pytest.param(lambda on: on.forecast(), id="forecast"),
+        pytest.param(lambda worker: worker.explain("nlp/waits", frozenset()), id="explanation"),
+        pytest.param(lambda worker: worker.compare(Compare(frozenset())), id="what if"),
+        pytest.param(lambda worker: worker.what_if(SNAPSHOT, ["nlp/waits"]), id="dry run"),
+        pytest.param(lambda worker: worker.forecast(), id="forecast"),
     ],
 )
 async def test_scheduler_query_beyond_its_deadline_fails_and_decisions_go_on(query):
-    async with DecisionWorker(never_answering) as scheduler:
+    async with DecisionWorker(start_mute_worker) as scheduler:
         await scheduler.decide(SNAPSHOT)
         pending_query = asyncio.ensure_future(query(scheduler))
 

@@ -46,7 +46,7 @@ def hub() -> FakeHub:
 
 
 @pytest.fixture
-def forgotten(cluster, hub) -> ForgottenSessions:
+def session_cleanup(cluster, hub) -> ForgottenSessions:
     return ForgottenSessions(cluster, hub.active_servers)
 
 
@@ -55,69 +55,71 @@ async def remaining_names(cluster: SimulatedCluster) -> list[str]:
 
 
 async def test_session_without_a_notebook_server_is_deleted_at_the_second_check(
-    cluster, hub, forgotten
+    cluster, hub, session_cleanup
 ):
     await cluster.submit([session("lab-ana")])
-    await forgotten.check()
-    after_one = await remaining_names(cluster)
-    await forgotten.check()
+    await session_cleanup.check()
+    after_first_check = await remaining_names(cluster)
+    await session_cleanup.check()
 
-    assert after_one == ["lab-ana"]
+    assert after_first_check == ["lab-ana"]
     assert await remaining_names(cluster) == []
 
 
-async def test_sessions_with_existing_notebook_servers_are_not_deleted(cluster, hub, forgotten):
+async def test_sessions_with_existing_notebook_servers_are_not_deleted(
+    cluster, hub, session_cleanup
+):
     hub.servers = {"ana": {"": {"ready": True}, "big": {"pending": "spawn"}}}
     await cluster.submit([session("lab-ana"), session("lab-ana-big", server="big")])
     for _ in range(3):
-        await forgotten.check()
+        await session_cleanup.check()
 
     assert await remaining_names(cluster) == ["lab-ana", "lab-ana-big"]
 
 
 async def test_session_is_deleted_if_no_hub_server_matches_its_user_and_server_name(
-    cluster, hub, forgotten
+    cluster, hub, session_cleanup
 ):
     hub.servers = {"ana": {"": {}}, "bo": {"big": {}}}
     await cluster.submit(
         [session("lab-ana"), session("lab-ana-big", server="big"), session("lab-bo", "bo")]
     )
     for _ in range(2):
-        await forgotten.check()
+        await session_cleanup.check()
 
     assert await remaining_names(cluster) == ["lab-ana"]
 
 
 async def test_session_is_retained_when_its_notebook_server_returns_between_checks(
-    cluster, hub, forgotten
+    cluster, hub, session_cleanup
 ):
     await cluster.submit([session("lab-ana")])
-    await forgotten.check()
+    await session_cleanup.check()
     hub.servers = {"ana": {"": {}}}
-    await forgotten.check()
+    await session_cleanup.check()
     hub.servers = {}
-    await forgotten.check()
+    await session_cleanup.check()
 
     assert await remaining_names(cluster) == ["lab-ana"]
 
 
-async def test_unreachable_hub_deletes_no_session(cluster, hub, forgotten):
+async def test_unreachable_hub_deletes_no_session(cluster, hub, session_cleanup):
     await cluster.submit([session("lab-ana")])
-    await forgotten.check()
+    await session_cleanup.check()
     hub.servers = None
     for _ in range(3):
         with pytest.raises(Unavailable):
-            await forgotten.check()
+            await session_cleanup.check()
 
     assert await remaining_names(cluster) == ["lab-ana"]
 
 
 async def test_jobs_and_command_sessions_without_notebook_server_are_not_deleted(
-    cluster, hub, forgotten
+    cluster, hub, session_cleanup
 ):
     job = WorkloadSpec("vision", "exp1", "ana", "job", ("true",))
     await cluster.submit([job, session("interactive", command=("bash",))])
     for _ in range(3):
-        await forgotten.check()
+        await session_cleanup.check()
 
     assert await remaining_names(cluster) == ["exp1", "interactive"]

@@ -26,6 +26,8 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 START = 1_700_000_000.0
+SIGTERM_EXIT = 143
+DEFAULT_PRIORITY = 50
 
 
 class RecordingLedger(Ledger):
@@ -86,7 +88,7 @@ async def test_history_recorder_stores_a_workloads_request_once_at_its_start(ser
 
     # The first cycle decides about the workload before it starts it.
     assert [entry for cycle in requests_by_cycle for entry in cycle] == [
-        ("vision/exp", REQUEST_JSON % 50, 1)
+        ("vision/exp", REQUEST_JSON % DEFAULT_PRIORITY, 1)
     ]
 
 
@@ -98,7 +100,7 @@ async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     service.now += 10
     await service.cluster.submit([replace(low, name="high", priority=75)])
     await service.cycle()
-    service.cluster.complete("vision/low", 143)
+    service.cluster.complete("vision/low", SIGTERM_EXIT)
     await service.cycle()
     service.now += 10
     service.cluster.complete("vision/high")
@@ -122,7 +124,7 @@ async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(ser
     await service.cycle()
     service.now += 10
     await service.cluster.suspend("vision/gang", by="ana")
-    service.cluster.complete("vision/gang", 143, worker=0)
+    service.cluster.complete("vision/gang", SIGTERM_EXIT, worker=0)
     await service.cycle()
     service.now += 10
     await service.cycle()
@@ -135,7 +137,7 @@ async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(ser
 
 
 async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_path):
-    now = [1_700_000_000.0]
+    now = [START]
 
     def clock() -> float:
         return now[0]
@@ -143,21 +145,21 @@ async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_
     store, ledger = MemoryStore(), Ledger(tmp_path / "ledger.sqlite", clock=clock)
     cluster = SimulatedCluster({"box": DEVICES}, clock=clock, store=store)
     await cluster.put_project(ProjectSpec("vision"))
-    for name in ("gone", "stays"):
+    for name in ("deleted", "running"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
         await cluster.submit([spec])
     await cluster.apply(decide(await cluster.observe()))
     await HistoryRecorder(cluster, ledger, Broadcast(), clock).record_changes()
     now[0] += 60
-    await cluster.delete("vision/gone", by="ana")
-    cluster.complete("vision/gone", 143)
+    await cluster.delete("vision/deleted", by="ana")
+    cluster.complete("vision/deleted", SIGTERM_EXIT)
     ledger.close()
 
     ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
     await HistoryRecorder(cluster, ledger, Broadcast(), clock).record_changes()
 
-    assert ledger.workloads() == ["vision/stays"]
-    assert [event.kind for event in await ledger.events("vision/gone")][-1] == "deleted"
+    assert ledger.workloads() == ["vision/running"]
+    assert [event.kind for event in await ledger.events("vision/deleted")][-1] == "deleted"
     ledger.close()
 
 
@@ -167,13 +169,13 @@ async def test_history_recorder_closes_workload_that_ended_between_two_cycles(se
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
     await service.controller.cycle()
-    # An agent's report does the same, at any time.
+    # An agent's report does the same at any moment: the ledger then knows the workload.
     allocations = device_allocations(
         await service.cluster.workloads(), await service.cluster.devices()
     )
     service.ledger.record(service.now, 0.0, allocations)
     await service.cluster.delete("vision/short", by="ana")
-    service.cluster.complete("vision/short", 143)
+    service.cluster.complete("vision/short", SIGTERM_EXIT)
     assert service.ledger.workloads() == ["vision/short"]
 
     await service.cycle()

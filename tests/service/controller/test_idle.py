@@ -27,7 +27,7 @@ from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest
 from waiting import eventually_async
 
 # A notebook server with one kernel; it prints a line when it is ready.
-SERVER = """
+NOTEBOOK_SERVER_SCRIPT = """
 import subprocess, sys
 program = "import signal; print(1, flush=True); signal.pause()"
 kernel = subprocess.Popen([sys.executable, "-c", program])
@@ -73,13 +73,13 @@ async def node(served, agent):
 
 
 def start_server() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", SERVER]
+    command = [sys.executable, "-c", NOTEBOOK_SERVER_SCRIPT]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.fixture
-async def session(hub, node):
-    """Run ana's session on half a GPU, with an idle kernel."""
+async def notebook_server(hub, node):
+    """Run ana's session on half a GPU, with an idle kernel; yield the server's process."""
     request = SubmitRequest(
         name="lab", project="vision", kind="session", owner="ana", gpus=Decimal("0.5")
     )
@@ -88,9 +88,9 @@ async def session(hub, node):
     assert server.stdout is not None
     server.stdout.readline()
     process = psutil.Process(server.pid)
-    both = [process, *process.children()]
+    processes = [process, *process.children()]
     # A process that has not reached its wait uses some CPU, so its GPU would count as in use.
-    await eventually_async(lambda: all(p.status() == psutil.STATUS_SLEEPING for p in both))
+    await eventually_async(lambda: all(p.status() == psutil.STATUS_SLEEPING for p in processes))
     report = ProcessReport(pid=server.pid, created=process.create_time())
     await hub.attach("vision/lab", report)
     for _ in range(3):  # polls: discover it, read its counters, measure
@@ -111,8 +111,8 @@ async def history_contains(client, text: str) -> bool:
     return any(text in line.text for line in history)
 
 
-async def test_idle_session_is_notified_and_retains_its_gpu_by_default(session, node, ana):
-    await node.idle(6)
+async def test_idle_session_is_notified_and_retains_its_gpu_by_default(notebook_server, node, ana):
+    await node.idle(6)  # a badge is due after 5 minutes, a notification after 20
     badge = (await lab_workload(ana)).idle
     await node.idle(16)
     later = await lab_workload(ana)
@@ -125,13 +125,13 @@ async def test_idle_session_is_notified_and_retains_its_gpu_by_default(session, 
 
 
 async def test_project_idle_rule_releases_session_gpu_while_notebook_server_runs_on(
-    session, node, ana, root, served
+    notebook_server, node, ana, root, served
 ):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
-    (kernel,) = session.children()
+    (kernel,) = notebook_server.children()
     await node.idle(22)
     before_release = (await lab_workload(ana)).idle
-    await node.idle(9)
+    await node.idle(9)  # 31 minutes in all
 
     async def released() -> bool:
         await node.report()
@@ -146,7 +146,7 @@ async def test_project_idle_rule_releases_session_gpu_while_notebook_server_runs
         True,
     )
     assert not kernel.is_running() or kernel.status() == psutil.STATUS_ZOMBIE
-    assert session.is_running()
+    assert notebook_server.is_running()
     assert (after.state, after.allocated, after.idle) == ("running", 0, None)
     assert await history_contains(ana, "GPU-hours used so far")
     history = await served.platform.ledger.events("vision/lab")
@@ -155,6 +155,7 @@ async def test_project_idle_rule_releases_session_gpu_while_notebook_server_runs
     await node.report()
     await node.report()
     reclaimed = (await ana.overview()).idle_gpu_hours_reclaimed
+    # Two reports, 10 s each, of half a GPU.
     assert reclaimed >= 2 * 10 * 0.5 / 3600
 
     await ana.regain("vision/lab")
@@ -164,10 +165,10 @@ async def test_project_idle_rule_releases_session_gpu_while_notebook_server_runs
         return bool(workload.state == "running" and workload.allocated == 0.5)
 
     await eventually_async(has_gpu_again)
-    assert session.is_running()
+    assert notebook_server.is_running()
 
 
-async def test_session_owner_releases_its_gpu_at_once(session, node, ana):
+async def test_session_owner_releases_its_gpu_at_once(notebook_server, node, ana):
     await ana.release("vision/lab")
     with pytest.raises(Conflict, match=r"is still giving its GPUs back\. Ask for them again"):
         await ana.regain("vision/lab")
@@ -177,15 +178,15 @@ async def test_session_owner_releases_its_gpu_at_once(session, node, ana):
         return bool((await lab_workload(ana)).released)
 
     await eventually_async(released)
-    assert session.is_running()
+    assert notebook_server.is_running()
     assert await history_contains(ana, "ana gives its GPUs back")
 
 
 async def test_session_that_runs_a_command_becomes_idle_but_not_releasable(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(badge_s=60)))
-    sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
+    sleep_command = [sys.executable, "-c", "import signal; signal.pause()"]
     request = SubmitRequest(
-        name="lab", project="vision", kind="session", command=sleeps, gpus=Decimal(1)
+        name="lab", project="vision", kind="session", command=sleep_command, gpus=Decimal(1)
     )
     await ana.submit(request)
 
@@ -200,11 +201,11 @@ async def test_session_that_runs_a_command_becomes_idle_but_not_releasable(serve
         await ana.release("vision/lab")
 
 
-async def test_session_can_be_deleted_while_its_gpu_is_released(session, node, ana):
+async def test_session_can_be_deleted_while_its_gpu_is_released(notebook_server, node, ana):
     await ana.release("vision/lab")
-    for kernel in session.children():
+    for kernel in notebook_server.children():
         kernel.kill()
-    session.suspend()  # the process cannot end at once
+    notebook_server.suspend()  # the process cannot end at once
     await ana.delete("vision/lab")
     for _ in range(3):
         await node.report()
@@ -214,8 +215,10 @@ async def test_session_can_be_deleted_while_its_gpu_is_released(session, node, a
 
 async def test_idle_job_is_suspended_by_the_idle_rule_of_its_project(served, node, ana, root):
     await root.put_project("vision", ProjectPut(idle_job=IdlePut(notify_s=None, stop_s=600)))
-    sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
-    await ana.submit(SubmitRequest(name="exp", project="vision", command=sleeps, gpus=Decimal(1)))
+    sleep_command = [sys.executable, "-c", "import signal; signal.pause()"]
+    await ana.submit(
+        SubmitRequest(name="exp", project="vision", command=sleep_command, gpus=Decimal(1))
+    )
 
     async def suspended() -> bool:
         await node.report()
@@ -228,7 +231,7 @@ async def test_idle_job_is_suspended_by_the_idle_rule_of_its_project(served, nod
 
 
 async def test_idle_culler_spares_sessions_in_use_or_extended_at_most_twice(
-    session, node, served, ana, root, monkeypatch
+    notebook_server, node, served, ana, root, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_API_URL", served.url)
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
@@ -238,12 +241,12 @@ async def test_idle_culler_spares_sessions_in_use_or_extended_at_most_twice(
         server = {"name": "", "url": f"/hub/user/{user}/"}
         return await cull_arbiter(inactive=hours, inactive_limit=limit, server=server)
 
-    assert not await is_culled("ana"), "its GPU is used"
-    assert await is_culled("somebody"), "who has none"
+    assert not await is_culled("ana"), "ana's GPU is in use"
+    assert await is_culled("somebody"), "a user without GPUs"
     await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
     await node.idle(6)
     assert await is_culled("ana")
-    assert not await is_culled("ana", 9000), "not before its time"
+    assert not await is_culled("ana", 9000), "2 hours are less than the limit"
     before = (await lab_workload(ana)).idle
     extended = (await ana.keep("vision/lab")).idle
     assert not await is_culled("ana")

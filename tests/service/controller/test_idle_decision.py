@@ -51,35 +51,35 @@ class IdleSimulation:
 
 
 IDLE_SCENARIOS = {
-    "by default one is shown and told, and nothing is taken": (
+    "default rules mark and notify only": (
         IdleSimulation(IdleRules()).advance(24 * 60),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
-    "work on the GPU begins anew": (
+    "GPU use restarts the idle time": (
         IdleSimulation(IdleRules()).advance(4).advance(1 / 6, busy=0.01).advance(4.5).advance(1),
         [(4 + 1 / 6 + 5, IdleActionKind.BADGE)],
     ),
-    "less than a hundredth is no work": (
+    "GPU use below 1 % counts as idle": (
         IdleSimulation(IdleRules()).advance(6, busy=0.009),
         [(5, IdleActionKind.BADGE)],
     ),
-    "a project may release": (
+    "release rule": (
         IdleSimulation(RELEASING).advance(30),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (30, IdleActionKind.RELEASE)],
     ),
-    "a project may stop": (
+    "stop rule": (
         IdleSimulation(STOPPING, releases=False).advance(60),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.STOP)],
     ),
-    "a job has nothing to release": (
+    "job is never released": (
         IdleSimulation(RELEASING, releases=False).advance(90),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
-    "30 more minutes are 30 more minutes": (
+    "extension by 30 minutes": (
         IdleSimulation(RELEASING).advance(25).extend().advance(35),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY), (60, IdleActionKind.RELEASE)],
     ),
-    "who is at work on the processor gets the time once more, once": (
+    "busy on the CPU: one extension": (
         IdleSimulation(RELEASING).advance(60, cpu=1.0),
         [
             (5, IdleActionKind.BADGE),
@@ -88,19 +88,19 @@ IDLE_SCENARIOS = {
             (60, IdleActionKind.RELEASE),
         ],
     ),
-    "what was never used is released after a quarter of an hour": (
+    "never used GPU is released after 15 minutes": (
         IdleSimulation(RELEASING).advance(15, on_device=False),
         [(5, IdleActionKind.BADGE), (15, IdleActionKind.RELEASE)],
     ),
-    "what was used once is not never used": (
+    "GPU used once": (
         IdleSimulation(RELEASING).advance(1).advance(28, on_device=False),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
-    "what is never used stays where a project releases nothing": (
+    "never used GPU without a release rule": (
         IdleSimulation(IdleRules()).advance(60, on_device=False),
         [(5, IdleActionKind.BADGE), (20, IdleActionKind.NOTIFY)],
     ),
-    "what nobody measured is not idle": (
+    "unmeasured GPU is not idle": (
         IdleSimulation(RELEASING).advance(4).advance(600, busy=None).advance(0.5),
         [],
     ),
@@ -109,7 +109,7 @@ IDLE_SCENARIOS = {
 
 @pytest.mark.parametrize(("simulation", "expected"), IDLE_SCENARIOS.values(), ids=IDLE_SCENARIOS)
 def test_idle_rules_trigger_each_action_on_time(simulation, expected):
-    assert [(pytest.approx(at), do) for at, do in expected] == simulation.actions
+    assert [(pytest.approx(at), kind) for at, kind in expected] == simulation.actions
 
 
 def test_idle_extension_is_granted_twice_and_again_after_gpu_use():
@@ -129,10 +129,11 @@ def test_due_in_names_the_next_idle_action_and_its_time():
 
 def test_idle_action_states_the_idle_time_and_the_exceeded_limit():
     idleness = Idleness(0.0, idle_s=1795, used=True)
+    measurement = Measurement(at=10, interval=10, busy=0.0, on_device=True)
 
-    assert evaluate(RELEASING, idleness, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
-        IdleActionKind.RELEASE, 1805, 1800
-    )
+    _, action = evaluate(RELEASING, idleness, measurement)
+
+    assert action == IdleAction(IdleActionKind.RELEASE, idle_s=1805, limit_s=1800)
 
 
 measurements = st.lists(
@@ -155,10 +156,12 @@ idle_rules = st.builds(
 )
 
 
-@given(rules=idle_rules, seen=measurements, releases=st.booleans())
-def test_idle_action_is_never_taken_without_a_rule_or_before_its_idle_time(rules, seen, releases):
+@given(rules=idle_rules, samples=measurements, releases=st.booleans())
+def test_idle_action_is_never_taken_without_a_rule_or_before_its_idle_time(
+    rules, samples, releases
+):
     idleness, idle_since, extensions = Idleness(0.0), 0.0, 0
-    for measurement in seen:
+    for measurement in samples:
         if measurement.at > idleness.at and (measurement.busy or 0) >= 0.01:
             idle_since, extensions = measurement.at, 0
         idleness, action = evaluate(rules, idleness, measurement, releases=releases)
@@ -177,10 +180,10 @@ def test_idle_action_is_never_taken_without_a_rule_or_before_its_idle_time(rules
             assert rules.stop_s is not None
 
 
-@given(rules=idle_rules, seen=measurements)
-def test_repeated_gpu_measurement_leaves_idleness_unchanged(rules, seen):
+@given(rules=idle_rules, samples=measurements)
+def test_repeated_gpu_measurement_leaves_idleness_unchanged(rules, samples):
     idleness = Idleness(0.0)
-    for measurement in seen:
+    for measurement in samples:
         idleness, _ = evaluate(rules, idleness, measurement)
 
         assert evaluate(rules, idleness, measurement) == (idleness, None)

@@ -51,10 +51,10 @@ async def start_two_sessions(cluster: SimulatedCluster) -> list[str]:
         )
         await cluster.submit([spec])
     await cluster.apply(decide(await cluster.observe()))
-    names = ["vision/a", "vision/b"]
-    for pid, name in enumerate(names, 100):
+    session_ids = ["vision/a", "vision/b"]
+    for pid, name in enumerate(session_ids, 100):
         await cluster.attach(name, Process(pid, 1.0))
-    return names
+    return session_ids
 
 
 async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
@@ -69,16 +69,18 @@ async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
 async def test_concurrent_agent_reports_release_each_idle_session_once(ledger: Ledger) -> None:
     cluster = SlowCluster({"lab": DEVICES}, clock=lambda: 5.0)
     watch = IdleWatch(cluster, ledger)
-    names = await start_two_sessions(cluster)
+    session_ids = await start_two_sessions(cluster)
 
     await report_idle(cluster, watch)
-    for name in names:
+    for name in session_ids:
         await watch.release(await cluster.workload(name), by="ana")
     cluster.meanwhile = partial(report_idle, cluster, watch)
     await report_idle(cluster, watch)
 
-    assert all([(await cluster.workload(name)).released is not None for name in names])
-    assert [[e.kind for e in await ledger.events(name)] for name in names] == [["released"]] * 2
+    assert all([(await cluster.workload(name)).released is not None for name in session_ids])
+    assert [[e.kind for e in await ledger.events(name)] for name in session_ids] == [
+        ["released"]
+    ] * 2
 
 
 async def test_idle_state_of_a_session_does_not_apply_to_its_successor(ledger: Ledger) -> None:
@@ -86,7 +88,7 @@ async def test_idle_state_of_a_session_does_not_apply_to_its_successor(ledger: L
     watch = IdleWatch(cluster, ledger)
     name, _ = await start_two_sessions(cluster)
     earlier = await cluster.workload(name)
-    later = replace(earlier, uid="that of a later one")
+    later = replace(earlier, uid="uid-of-the-later-session")
     await report_idle(cluster, watch)
 
     with pytest.raises(Conflict, match="is no running session"):

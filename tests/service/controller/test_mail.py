@@ -20,11 +20,13 @@ from control_plane.certificates import Authority
 from runai.hub_service.controller.notifications import Notification, NotificationSettings
 from runai.hub_service.controller.notifications.channels import Mail, Undelivered
 
-LOCAL = "127.0.0.1"
-NOT_LOCAL = "127.0.0.2"
+LOCAL_HOST = "127.0.0.1"
+REMOTE_HOST = "127.0.0.2"
 """A loopback address: mail sent to it is treated as if it left this machine."""
 PASSWORD = "correct horse"
-PAUSED = Notification(1.0, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
+PAUSE_NOTIFICATION = Notification(
+    1.0, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why"
+)
 
 
 @dataclass
@@ -63,7 +65,7 @@ class FreePortMailServer(MailServer):
 
 
 @contextmanager
-def serving(host: str, **options) -> Iterator[tuple[Postbox, str]]:
+def serve_mail(host: str, **options) -> Iterator[tuple[Postbox, str]]:
     box = Postbox()
     options = {"auth_require_tls": False} | options
     server = FreePortMailServer(
@@ -77,10 +79,14 @@ def serving(host: str, **options) -> Iterator[tuple[Postbox, str]]:
 
 
 def mail(
-    server: str, *, scheme: str = "smtp", password: str = PASSWORD, to: str = "{user}@lab.example"
+    server: str,
+    *,
+    scheme: str = "smtp",
+    password: str = PASSWORD,
+    address_format: str = "{user}@lab.example",
 ) -> Mail:
     url = f"{scheme}://gpus:{password.replace(' ', '%20')}@{server}"
-    variables = {"SMTP": url, "FROM": "gpus@lab.example", "TO": to}
+    variables = {"SMTP": url, "FROM": "gpus@lab.example", "TO": address_format}
     environment = {f"RUNAI_NOTIFY_{name}": value for name, value in variables.items()}
     settings = NotificationSettings.from_environment(environment).mail
     assert settings is not None
@@ -92,20 +98,22 @@ def mail(
 
 @pytest.fixture
 def mailbox() -> Iterator[tuple[Postbox, str]]:
-    with serving(LOCAL) as box_and_server:
+    with serve_mail(LOCAL_HOST) as box_and_server:
         yield box_and_server
 
 
 @pytest.mark.parametrize(
-    ("user", "to", "address"),
+    ("user", "address_format", "address"),
     [
         ("ana", "{user}@lab.example", "ana@lab.example"),
         ("ana@uni.example", "{user}", "ana@uni.example"),
     ],
 )
-async def test_notification_mail_is_sent_to_the_job_owners_address(mailbox, user, to, address):
+async def test_notification_mail_is_sent_to_the_job_owners_address(
+    mailbox, user, address_format, address
+):
     box, server = mailbox
-    await mail(server, to=to).send(replace(PAUSED, user=user))
+    await mail(server, address_format=address_format).send(replace(PAUSE_NOTIFICATION, user=user))
 
     [(recipients, content)] = box.messages
     assert recipients == [address]
@@ -117,25 +125,25 @@ async def test_notification_mail_is_sent_to_the_job_owners_address(mailbox, user
 async def test_user_name_that_makes_no_mail_address_raises_undelivered(mailbox, user):
     box, server = mailbox
     with pytest.raises(Undelivered, match="makes no address"):
-        await mail(server).send(replace(PAUSED, user=user))
+        await mail(server).send(replace(PAUSE_NOTIFICATION, user=user))
 
     assert box.messages == []
 
 
 @pytest.mark.parametrize(
-    ("password", "refuse", "again"),
+    ("password", "refuse", "is_retried"),
     [("wrong", "", False), (PASSWORD, "550 who", False), (PASSWORD, "451 later", True)],
 )
 async def test_refused_mail_error_names_no_password_and_no_recipient(
-    mailbox, password, refuse, again
+    mailbox, password, refuse, is_retried
 ):
     box, server = mailbox
     box.refuse = refuse
-    with pytest.raises(Undelivered) as trouble:
-        await mail(server, password=password).send(PAUSED)
+    with pytest.raises(Undelivered) as failure:
+        await mail(server, password=password).send(PAUSE_NOTIFICATION)
 
-    error_text = f"{trouble.value!r} {trouble.value.__cause__!r}"
-    assert trouble.value.worth_again is again
+    error_text = f"{failure.value!r} {failure.value.__cause__!r}"
+    assert failure.value.worth_again is is_retried
     assert not any(word in error_text for word in (password, "ana", "lab.example"))
 
 
@@ -143,7 +151,7 @@ async def test_refused_mail_error_names_no_password_and_no_recipient(
 
 
 def context_of(authority: Authority, folder: Path) -> ssl.SSLContext:
-    authority.server(["mail.lab.example"], [NOT_LOCAL]).write(folder, "mail")
+    authority.server(["mail.lab.example"], [REMOTE_HOST]).write(folder, "mail")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "mail.crt", folder / "mail.key")
     return context
@@ -170,16 +178,16 @@ async def test_notification_mail_and_smtp_password_are_encrypted(
     authority, tmp_path, scheme, option
 ):
     context = {option: context_of(authority, tmp_path)}
-    with serving(NOT_LOCAL, **context, auth_require_tls=scheme == "smtp") as (box, server):
-        await mail(server, scheme=scheme).send(PAUSED)
+    with serve_mail(REMOTE_HOST, **context, auth_require_tls=scheme == "smtp") as (box, server):
+        await mail(server, scheme=scheme).send(PAUSE_NOTIFICATION)
 
     assert box.passwords == [PASSWORD.encode()]
     assert len(box.encrypted) == 1
 
 
 async def test_mail_delivery_sends_no_password_to_an_unencrypted_smtp_server():
-    with serving(NOT_LOCAL) as (box, server), pytest.raises(Undelivered):
-        await mail(server).send(PAUSED)
+    with serve_mail(REMOTE_HOST) as (box, server), pytest.raises(Undelivered):
+        await mail(server).send(PAUSE_NOTIFICATION)
 
     assert (box.passwords, box.encrypted) == ([], [])
 
@@ -188,11 +196,11 @@ async def test_mail_delivery_sends_no_password_to_an_unencrypted_smtp_server():
 async def test_mail_delivery_sends_no_password_to_server_with_untrusted_certificate(
     tmp_path, scheme, option
 ):
-    stranger = {option: context_of(Authority(), tmp_path)}
+    untrusted_context = {option: context_of(Authority(), tmp_path)}
     with (
-        serving(NOT_LOCAL, **stranger) as (box, server),
+        serve_mail(REMOTE_HOST, **untrusted_context) as (box, server),
         pytest.raises(Undelivered, match="SSLCertVerificationError"),
     ):
-        await mail(server, scheme=scheme).send(PAUSED)
+        await mail(server, scheme=scheme).send(PAUSE_NOTIFICATION)
 
     assert (box.passwords, box.encrypted) == ([], [])

@@ -37,18 +37,20 @@ from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
 MINIMAL_ENVIRONMENT = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
-PAUSED = Notification(1e9, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
+PAUSE_NOTIFICATION = Notification(
+    1e9, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why"
+)
 SECRET = "correct horse"
 
-RUNNING, AWAY = WorkloadState.RUNNING, WorkloadState.PAUSED
+RUNNING, PAUSED = WorkloadState.RUNNING, WorkloadState.PAUSED
 FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
 
 
 @pytest.mark.parametrize(
     ("before", "now", "kinds"),
     [
-        (ObservedState(RUNNING, 0), ObservedState(AWAY, 1, away=True), ["paused"]),
-        (ObservedState(AWAY, 1, away=True), ObservedState(RUNNING, 1), ["resumed"]),
+        (ObservedState(RUNNING, 0), ObservedState(PAUSED, 1, away=True), ["paused"]),
+        (ObservedState(PAUSED, 1, away=True), ObservedState(RUNNING, 1), ["resumed"]),
         (ObservedState(RUNNING, 0), ObservedState(RUNNING, 1), ["paused", "resumed"]),
         (ObservedState(QUEUED, 0), ObservedState(RUNNING, 0), []),
         (ObservedState(RUNNING, 0), ObservedState(WorkloadState.SUSPENDED, 0), []),
@@ -65,11 +67,11 @@ def test_workload_state_change_produces_notifications_of_its_kind(before, now, k
 
 def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
     recent = RecentNotifications()
-    recent.add(PAUSED)
+    recent.add(PAUSE_NOTIFICATION)
 
-    assert list(recent.of("ana", PAUSED.at + 3599)) == [PAUSED]
-    assert list(recent.of("ana", PAUSED.at + 3601)) == []
-    assert list(recent.of("mia", PAUSED.at)) == []
+    assert list(recent.of("ana", PAUSE_NOTIFICATION.at + 3599)) == [PAUSE_NOTIFICATION]
+    assert list(recent.of("ana", PAUSE_NOTIFICATION.at + 3601)) == []
+    assert list(recent.of("mia", PAUSE_NOTIFICATION.at)) == []
 
 
 async def test_job_pause_resume_and_idleness_are_notified_once_each():
@@ -110,8 +112,8 @@ async def test_pause_notification_says_whether_the_job_was_killed_after_its_grac
         await notifier.poll()
 
     [notification] = recent.of("ana", Clock()())
-    cut = "; killed after its grace of 30 s: its save may be cut; `--grace` gives more"
-    assert notification.text.endswith(cut) is killed
+    killed_suffix = "; killed after its grace of 30 s: its save may be cut; `--grace` gives more"
+    assert notification.text.endswith(killed_suffix) is killed
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
@@ -122,11 +124,12 @@ async def test_job_time_limit_is_notified_once_before_and_once_at_its_end(restar
         return Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=lab.clock)
 
     notifier = new_notifier()
+    limit_s, warned_before_s = 8 * 3600, 600
     async with running(lab.simulated):
-        job = lab.job(max_runtime=8 * 3600)
+        job = lab.job(max_runtime=limit_s)
         await lab.started(job)
         await notifier.poll()
-        await lab.pass_time(8 * 3600 - 601)
+        await lab.pass_time(limit_s - warned_before_s - 1)
         await notifier.poll()
         assert list(recent.of("ana", lab.clock())) == []
         await lab.pass_time(1)
@@ -134,7 +137,7 @@ async def test_job_time_limit_is_notified_once_before_and_once_at_its_end(restar
         notifier = new_notifier() if restarts else notifier
         await notifier.poll()
         history = [e.text for e in await lab.cluster.history(job.id) if e.kind == "warning"]
-        await lab.pass_time(600)
+        await lab.pass_time(warned_before_s)
         await lab.until(job.id, "timed_out")
         await notifier.poll()
 
@@ -147,12 +150,12 @@ async def test_job_time_limit_is_notified_once_before_and_once_at_its_end(restar
 async def test_job_move_is_notified_with_its_node_and_later_its_duration():
     lab, recent = SimulatedLab(), RecentNotifications()
     notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
-    why = "moved to n2 to make room for vision/big"
+    move_text = "moved to n2 to make room for vision/big"
     async with running(lab.simulated):
         job = lab.job()
         await lab.started(job)
         await notifier.poll()
-        reason = Reason(code="consolidated", rule="R10", text=why)
+        reason = Reason(code="consolidated", rule="R10", text=move_text)
         move = Move(workload=job.id, worker=f"{job.id}-0", node="n2", devices=(), reason=reason)
         await lab.cluster.apply(plan(move))
         await lab.until(job.id, "paused")
@@ -163,8 +166,8 @@ async def test_job_move_is_notified_with_its_node_and_later_its_duration():
         await notifier.poll()
 
     texts = [notification.text for notification in reversed(recent.of("ana", Clock()()))]
-    assert texts[0] == f"vision/exp was {why}"
-    assert re.fullmatch(f"vision/exp was {why}, 4[0-9] s", texts[1])
+    assert texts[0] == f"vision/exp was {move_text}"
+    assert re.fullmatch(f"vision/exp was {move_text}, 4[0-9] s", texts[1])
 
 
 # -- delivery over HTTP --------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def settings(**variables: str) -> NotificationSettings:
 async def test_webhook_notification_is_signed_json(receiver):
     webhook_settings = settings(WEBHOOK=receiver.url, WEBHOOK_SECRET=SECRET).webhook
     assert webhook_settings is not None
-    await Webhook(webhook_settings).send(PAUSED)
+    await Webhook(webhook_settings).send(PAUSE_NOTIFICATION)
 
     [(signature, body)] = receiver.posted
     assert json.loads(body) == {
@@ -256,10 +259,10 @@ async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, cap
 async def test_unreachable_webhook_raises_undelivered():
     webhook_settings = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
     assert webhook_settings is not None
-    with pytest.raises(Undelivered, match=r"^ConnectError$") as trouble:
-        await Webhook(webhook_settings).send(PAUSED)
+    with pytest.raises(Undelivered, match=r"^ConnectError$") as failure:
+        await Webhook(webhook_settings).send(PAUSE_NOTIFICATION)
 
-    assert trouble.value.worth_again
+    assert failure.value.worth_again
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://h:port"])
@@ -273,7 +276,7 @@ async def test_webhook_through_an_unusable_proxy_raises_undelivered(
     assert webhook_settings is not None
 
     with pytest.raises(Undelivered, match=r"^\w+$"):
-        await Webhook(webhook_settings).send(PAUSED)
+        await Webhook(webhook_settings).send(PAUSE_NOTIFICATION)
 
 
 # -- settings ------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import Unavailable
 
-DAY = 86400
-START = 1_700_000_000.0 // DAY * DAY
+DAY_S = 86400
+START = 1_700_000_000.0 // DAY_S * DAY_S
 
 
 @pytest.fixture
@@ -54,17 +54,17 @@ async def record_allocation(ledger, clock, project, gpus, hours):
 
 
 @pytest.mark.parametrize(
-    ("history_weight", "expected"),
+    ("history_weight", "gpus_by_project"),
     [
-        pytest.param(0, {2, 3}, id="today alone counts"),
-        pytest.param(1, {1, 4}, id="so does last week"),
+        pytest.param(0, {2, 3}, id="past usage ignored"),
+        pytest.param(1, {1, 4}, id="past usage counts"),
     ],
 )
 async def test_project_with_heavy_usage_last_week_yields_surplus_gpus(
-    cluster, ledger, clock, history_weight, expected
+    cluster, ledger, clock, history_weight, gpus_by_project
 ):
     await record_allocation(ledger, clock, "vision", 4, hours=2)
-    clock.at = START + 7 * DAY
+    clock.at = START + 7 * DAY_S
     history = UsageHistory(cluster, ledger, clock)
     await history.read()
     for project in ("vision", "nlp"):
@@ -81,7 +81,8 @@ async def test_project_with_heavy_usage_last_week_yields_surplus_gpus(
     for record in await cluster.workloads():
         allocated[record.spec.project] += record.allocated // 1000
 
-    assert set(allocated.values()) == expected
+    # Each project has one of the five GPUs as quota; the other three are surplus.
+    assert set(allocated.values()) == gpus_by_project
     assert history_weight == 0 or allocated["nlp"] == 4
 
 

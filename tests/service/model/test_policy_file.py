@@ -54,21 +54,21 @@ def test_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
         ("packing: [", "is no YAML"),
         ("packing: spread\npacking: frag", "'packing' is there twice"),
     ],
-    ids=["value", "field", "shape", "no YAML", "twice"],
+    ids=["invalid value", "unknown field", "no object", "no YAML", "repeated field"],
 )
 def test_policy_file_error_names_the_file_and_the_mistake(tmp_path, text, message):
     path = tmp_path / "policy.yaml"
     path.write_text(text)
 
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidRequest) as refused:
         read_policy(path)
 
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
+    assert str(path) in str(refused.value)
+    assert message in str(refused.value)
 
 
 class UnchangingCluster:
-    """A cluster that never changes."""
+    """Two jobs wait for two empty nodes with two GPUs each; nothing changes that."""
 
     async def observe(self):
         return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])

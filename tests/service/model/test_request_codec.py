@@ -23,9 +23,8 @@ def test_decoded_workload_request_equals_the_encoded_request(snapshot):
 
         assert request_of(decoded) == text
         assert [w.gpus for w in decoded.workers] == [w.gpus for w in workload.workers]
-        assert (decoded.kind, decoded.priority, decoded.is_preemptible, decoded.minimum) == (
-            *(workload.kind, workload.priority, workload.is_preemptible, workload.minimum),
-        )
+        for name in ("kind", "priority", "is_preemptible", "minimum"):
+            assert getattr(decoded, name) == getattr(workload, name)
 
 
 def workers(count: int, gpus: int = 1000, **fields: Any) -> tuple[Worker, ...]:
@@ -39,11 +38,12 @@ def test_equal_workers_of_a_stored_request_are_encoded_once_with_their_count():
 
 
 def test_long_node_list_is_omitted_from_the_stored_workload_request():
-    many = tuple(f"node-{n}" for n in range(65))
+    max_nodes = 64
+    node_names = tuple(f"node-{n}" for n in range(max_nodes + 1))
 
-    written = [
+    texts = [
         request_of(Workload(name="a/x", project="a", workers=workers(1, nodes=nodes)))
-        for nodes in (many[:64], many)
+        for nodes in (node_names[:max_nodes], node_names)
     ]
 
-    assert ["nodes" in text for text in written] == [True, False]
+    assert ["nodes" in text for text in texts] == [True, False]

@@ -18,7 +18,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.wire.errors import InvalidRequest
 
-H = 3600
+HOUR_S = 3600
 
 
 def project(**rules: int) -> ProjectSpec:
@@ -29,13 +29,13 @@ def project(**rules: int) -> ProjectSpec:
     ("requested", "rules", "limit"),
     [
         (None, {}, None),
-        (2 * H, {}, 2 * H),
-        (None, {"default_s": 8 * H}, 8 * H),
-        (None, {"default_s": 8 * H, "most_s": 48 * H}, 8 * H),
-        (None, {"most_s": 48 * H}, 48 * H),
-        (48 * H, {"default_s": 8 * H, "most_s": 48 * H}, 48 * H),
+        (2 * HOUR_S, {}, 2 * HOUR_S),
+        (None, {"default_s": 8 * HOUR_S}, 8 * HOUR_S),
+        (None, {"default_s": 8 * HOUR_S, "most_s": 48 * HOUR_S}, 8 * HOUR_S),
+        (None, {"most_s": 48 * HOUR_S}, 48 * HOUR_S),
+        (48 * HOUR_S, {"default_s": 8 * HOUR_S, "most_s": 48 * HOUR_S}, 48 * HOUR_S),
     ],
-    ids=["none", "asked", "default", "default below the maximum", "maximum", "up to the maximum"],
+    ids=["none", "request", "default", "default below the maximum", "maximum", "up to the maximum"],
 )
 def test_job_time_limit_is_the_requested_or_else_the_projects_limit(
     requested, rules, limit
@@ -44,12 +44,12 @@ def test_job_time_limit_is_the_requested_or_else_the_projects_limit(
 
 
 def test_default_job_time_limit_does_not_apply_to_sessions() -> None:
-    assert time_limits.limit_of(None, None, "session", project(default_s=H)) is None
+    assert time_limits.limit_of(None, None, "session", project(default_s=HOUR_S)) is None
 
 
 def test_time_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        time_limits.limit_of(72 * H, None, "job", project(most_s=48 * H))
+        time_limits.limit_of(72 * HOUR_S, None, "job", project(most_s=48 * HOUR_S))
 
     assert refused.value.code == "over_max_time"
     assert "72h" in refused.value.message
@@ -58,12 +58,14 @@ def test_time_limit_above_the_maximum_is_refused_with_both_values_and_a_hint() -
 
 
 @pytest.mark.parametrize(
-    ("requested", "rules"), [(H, {}), (None, {"default_s": H})], ids=["own", "project's"]
+    ("requested", "rules"),
+    [(HOUR_S, {}), (None, {"default_s": HOUR_S})],
+    ids=["request", "project's default"],
 )
 def test_expected_runtime_beyond_the_time_limit_is_refused(requested, rules) -> None:
-    assert time_limits.limit_of(requested, H, "job", project(**rules)) == H
+    assert time_limits.limit_of(requested, HOUR_S, "job", project(**rules)) == HOUR_S
     with pytest.raises(InvalidRequest) as refused:
-        time_limits.limit_of(requested, H + 1, "job", project(**rules))
+        time_limits.limit_of(requested, HOUR_S + 1, "job", project(**rules))
 
     assert refused.value.code == "over_time_limit"
 
@@ -75,43 +77,46 @@ def record(limit: int | None, ran_s: float, since: float | None) -> WorkloadReco
 
 
 @pytest.mark.parametrize(
-    ("limit", "warn_s", "before"),
-    [(8 * H, 600, 600), (1000, 600, 100), (8 * H, 60, 60)],
-    ids=["as the project says", "a tenth of a short limit", "a shorter rule"],
+    ("limit", "warn_s", "before_end_s"),
+    [(8 * HOUR_S, 600, 600), (1000, 600, 100), (8 * HOUR_S, 60, 60)],
+    ids=["project rule", "a tenth of a short limit", "shorter project rule"],
 )
 def test_time_limit_warning_precedes_the_end_by_project_rule_or_a_tenth(
-    limit, warn_s, before
+    limit, warn_s, before_end_s
 ) -> None:
-    running = record(limit, 0.0, 1000.0)
+    running = record(limit, ran_s=0.0, since=1000.0)
 
-    assert time_limits.warns_at(running, project(warn_s=warn_s)) == 1000 + limit - before
+    assert time_limits.warns_at(running, project(warn_s=warn_s)) == 1000 + limit - before_end_s
 
 
 def test_no_time_limit_warning_comes_without_a_limit_or_a_run() -> None:
-    assert time_limits.warns_at(record(None, 0.0, 0.0), project()) is None
-    assert time_limits.warns_at(record(H, 0.0, None), project()) is None
+    assert time_limits.warns_at(record(None, ran_s=0.0, since=0.0), project()) is None
+    assert time_limits.warns_at(record(HOUR_S, ran_s=0.0, since=None), project()) is None
 
 
 @given(
     limit=st.integers(1, 10**6),
-    ran=st.floats(0, 10**6),
+    ran_s=st.floats(0, 10**6),
     since=st.floats(0, 10**9),
-    late=st.integers(0, 100),
+    delay_s=st.integers(0, 100),
 )
 def test_scheduler_time_bound_ends_within_two_seconds_after_the_time_limit(
-    limit: int, ran: float, since: float, late: int
+    limit: int, ran_s: float, since: float, delay_s: int
 ) -> None:
-    ran, started = min(ran, limit), int(since) + late
-    end = time_limits.ends_at(record(limit, ran, since))
-    bound = time_limits.bound_for_core(limit, ran, since, started)
+    ran_s, started = min(ran_s, limit), int(since) + delay_s
+    end = time_limits.ends_at(record(limit, ran_s, since))
+    bound = time_limits.bound_for_core(limit, ran_s, since, started)
 
     assert end is not None
     assert max(started, end) - 1e-6 <= started + bound <= max(started, end) + 2
 
 
 def test_scheduler_time_bound_of_a_waiting_workload_is_its_remaining_time() -> None:
-    assert time_limits.bound_for_core(100, 30.5, None, None) == 70
-    assert time_limits.bound_for_core(100, 130.0, None, None) == 0
+    limit_s = 100
+
+    # The scheduler counts whole seconds: 69.5 are rounded up.
+    assert time_limits.bound_for_core(limit_s, 30.5, None, None) == 70
+    assert time_limits.bound_for_core(limit_s, 130.0, None, None) == 0
 
 
 @pytest.mark.parametrize(

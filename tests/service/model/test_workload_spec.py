@@ -16,9 +16,14 @@ from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 
 VISION = ProjectSpec("vision")
-A100, SMALL, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
+A100, A100_40GB, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
 SITE = SubmissionContext(
-    {"vision": VISION}, [], 16_000, most_devices=4, gpu_types=[A100, SMALL, L4], images=True
+    {"vision": VISION},
+    taken=[],
+    largest_device_mib=16_000,
+    most_devices=4,
+    gpu_types=[A100, A100_40GB, L4],
+    images=True,
 )
 
 
@@ -27,13 +32,15 @@ def spec_of(site=SITE, **fields):
     return workload_spec(request, user="ana", project=VISION, site=site)
 
 
-@pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 1000])
-def test_default_job_name_has_the_next_free_number(many):
-    used_names = {f"vision/job-{number}" for number in range(1, many + 1)}
+@pytest.mark.parametrize("used_count", [0, 1, 63, 64, 65, 1000])
+def test_default_job_name_has_the_next_free_number(used_count):
+    used_names = {f"vision/job-{number}" for number in range(1, used_count + 1)}
 
-    spec = spec_of(SubmissionContext({"vision": VISION}, used_names, 1000), gpus=1)
+    spec = spec_of(
+        SubmissionContext({"vision": VISION}, used_names, largest_device_mib=1000), gpus=1
+    )
 
-    assert spec.name == f"job-{many + 1}"
+    assert spec.name == f"job-{used_count + 1}"
 
 
 @pytest.mark.parametrize("fields", [{"name": "lab-ana"}, {"name": "lab", "array": 2}])
@@ -47,7 +54,7 @@ def test_job_name_similar_to_a_notebook_servers_is_accepted(name):
     assert spec_of(gpus=1, name=name).name == name
 
 
-# -- its image -----------------------------------------------------------------------------------
+# -- container image -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,21 +86,23 @@ def test_session_with_a_container_image_is_refused():
         spec_of(kind="session", image="python")
 
 
-# -- the type of its GPUs ------------------------------------------------------------------------
+# -- GPU types -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("gpu_type", "resolved"),
     [
-        pytest.param("NVIDIA A100-SXM4-80GB", (A100,), id="its name"),
-        pytest.param("nvidia-a100-sxm4-80gb", (A100,), id="its name as labels write it"),
-        pytest.param("A100", (A100, SMALL), id="a word that several have"),
-        pytest.param("a100 40gb", (SMALL,), id="two words"),
-        pytest.param("l4", (L4,), id="a word, in small letters"),
-        pytest.param("l4,a100 40gb", (L4, SMALL), id="two names, the first preferred"),
-        pytest.param("a100 40gb, L4", (SMALL, L4), id="two names the other way round"),
+        pytest.param("NVIDIA A100-SXM4-80GB", (A100,), id="full name"),
+        pytest.param("nvidia-a100-sxm4-80gb", (A100,), id="name in the form of a label"),
+        pytest.param("A100", (A100, A100_40GB), id="one word of two types"),
+        pytest.param("a100 40gb", (A100_40GB,), id="two words"),
+        pytest.param("l4", (L4,), id="word in small letters"),
+        pytest.param("l4,a100 40gb", (L4, A100_40GB), id="two names, first preferred"),
+        pytest.param("a100 40gb, L4", (A100_40GB, L4), id="two names in reverse order"),
         pytest.param(
-            "nvidia a100 sxm4 80gb,a100", (A100, SMALL), id="a type twice counts where it is first"
+            "nvidia a100 sxm4 80gb,a100",
+            (A100, A100_40GB),
+            id="repeated type counts at its first place",
         ),
     ],
 )
@@ -112,7 +121,7 @@ def test_unknown_gpu_type_is_refused_with_list_of_existing_types(gpu_type):
     with pytest.raises(InvalidRequest, match=f"There is no GPU of type {gpu_type}") as refused:
         spec_of(gpus=1, gpu_type=gpu_type)
 
-    assert refused.value.hint == f"There is {A100} and {L4} and {SMALL}."
+    assert refused.value.hint == f"There is {A100} and {L4} and {A100_40GB}."
 
 
 @pytest.mark.parametrize("gpu_type", ["A100,H100", "H100, A100"])
@@ -139,17 +148,18 @@ def test_gpu_type_without_gpus_is_refused():
         spec_of(gpu_type="A100")
 
 
-# -- more than any node has ----------------------------------------------------------------------
+# -- node capacity -------------------------------------------------------------------------------
 
-LARGEST = replace(
+SIZED_SITE = replace(
     SITE,
-    largest=NodeCapacity(2000, 6656),
-    largest_by_type={A100: (4, 80_000), SMALL: (2, 40_000)},
+    largest=NodeCapacity(cpu_milli=2000, memory_mib=6656),
+    largest_by_type={A100: (4, 80_000), A100_40GB: (2, 40_000)},
 )
+"""The site with its largest nodes: by GPU type, their GPUs and the MiB of a GPU."""
 
 
 @pytest.mark.parametrize(
-    ("fields", "says", "hint"),
+    ("fields", "message", "hint"),
     [
         pytest.param({"cpu": "2.5"}, "2.5 CPUs, more than any node has: the largest has 2.",
                      "--cpu 2.", id="CPU"),
@@ -168,25 +178,27 @@ LARGEST = replace(
                      "16001 MiB of one GPU, more than any GPU has: the largest has 16000 MiB.",
                      "--gpu-memory 16000M.", id="GPU memory"),
         pytest.param({"gpus": 3, "gpu_type": "40gb"},
-                     f"3 GPUs, more than any node of type {SMALL} has: the largest has 2.",
+                     f"3 GPUs, more than any node of type {A100_40GB} has: the largest has 2.",
                      "--gpus 2, or for more --workers, or for another --gpu-type.",
                      id="GPUs of a type"),
         pytest.param({"gpus": 1, "gpu_type": "l4"},
                      f"1 GPU, more than any node of type {L4} has: the largest has 0.",
                      "--gpus 0, or for another --gpu-type.",
-                     id="a type that is no node's first"),
+                     id="type without nodes"),
         pytest.param({"gpus": 5, "gpu_type": "l4,a100"},
-                     f"5 GPUs, more than any node of type {L4} or {A100} or {SMALL} has: the",
+                     f"5 GPUs, more than any node of type {L4} or {A100} or {A100_40GB} has: the",
                      "--gpus 4, or for more", id="GPUs of several types"),
         pytest.param({"gpu_memory_mib": 40_001, "gpu_type": "40gb"},
-                     f"40001 MiB of one GPU, more than any GPU of type {SMALL} has: the largest"
+                     f"40001 MiB of one GPU, more than any GPU of type {A100_40GB} has: the largest"
                      " has 40000 MiB.",
                      "--gpu-memory 40000M, or for another --gpu-type.", id="GPU memory of a type"),
     ],
 )  # fmt: skip
-def test_job_request_above_any_nodes_capacity_is_refused_with_both_amounts(fields, says, hint):
-    with pytest.raises(InvalidRequest, match=f"^Each worker requests {re.escape(says)}") as refused:
-        spec_of(LARGEST, **fields)
+def test_job_request_above_any_nodes_capacity_is_refused_with_both_amounts(fields, message, hint):
+    with pytest.raises(
+        InvalidRequest, match=f"^Each worker requests {re.escape(message)}"
+    ) as refused:
+        spec_of(SIZED_SITE, **fields)
 
     assert refused.value.code == "over_node"
     assert refused.value.hint.startswith(f"Ask for at most {hint}")
@@ -195,18 +207,18 @@ def test_job_request_above_any_nodes_capacity_is_refused_with_both_amounts(field
 @pytest.mark.parametrize(
     ("fields", "site"),
     [
-        pytest.param({"gpus": 4, "cpu": 2, "memory_mib": 6656}, LARGEST, id="all that it has"),
-        pytest.param({"gpus": 0, "workers": 9, "cpu": 1}, LARGEST, id="many workers"),
-        pytest.param({"gpus": 6, "elastic": True}, LARGEST, id="elastic, down to one GPU"),
-        pytest.param({"gpu_memory_mib": 16_000}, LARGEST, id="a GPU's whole memory"),
-        pytest.param({"gpus": 3, "gpu_type": "40gb,80gb"}, LARGEST, id="the second of its types"),
-        pytest.param({"gpu_memory_mib": 80_000, "gpu_type": "a100"}, LARGEST,
-                     id="GPU memory of one of its types"),
-        pytest.param({"gpus": 6, "elastic": True, "gpu_type": "40gb"}, LARGEST,
+        pytest.param({"gpus": 4, "cpu": 2, "memory_mib": 6656}, SIZED_SITE, id="whole node"),
+        pytest.param({"gpus": 0, "workers": 9, "cpu": 1}, SIZED_SITE, id="many workers"),
+        pytest.param({"gpus": 6, "elastic": True}, SIZED_SITE, id="elastic, down to one GPU"),
+        pytest.param({"gpu_memory_mib": 16_000}, SIZED_SITE, id="whole memory of a GPU"),
+        pytest.param({"gpus": 3, "gpu_type": "40gb,80gb"}, SIZED_SITE, id="fits the second type"),
+        pytest.param({"gpu_memory_mib": 80_000, "gpu_type": "a100"}, SIZED_SITE,
+                     id="GPU memory of one type"),
+        pytest.param({"gpus": 6, "elastic": True, "gpu_type": "40gb"}, SIZED_SITE,
                      id="elastic, down to one GPU of its type"),
         pytest.param({"cpu": 99, "memory_mib": 2**20}, replace(SITE, largest=NodeCapacity()),
-                     id="nodes without a bound"),
-        pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="nodes may be added"),
+                     id="unbounded nodes"),
+        pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="unknown node sizes"),
     ],
 )  # fmt: skip
 def test_job_request_that_fits_some_node_is_accepted(fields, site):
@@ -214,21 +226,22 @@ def test_job_request_that_fits_some_node_is_accepted(fields, site):
 
 
 @pytest.mark.parametrize(
-    ("fields", "cpu"),
+    ("fields", "cpu_milli", "is_requested"),
     [
-        pytest.param({"gpus": 0, "cpu": 1}, (1000, True), id="the default's amount"),
-        pytest.param({"gpus": 0}, (1000, False), id="default"),
-        pytest.param({"gpus": 1}, (0, False), id="none beside a GPU"),
+        pytest.param({"gpus": 0, "cpu": 1}, 1000, True, id="request of the default amount"),
+        pytest.param({"gpus": 0}, 1000, False, id="default"),
+        pytest.param({"gpus": 1}, 0, False, id="none beside a GPU"),
     ],
 )
-def test_requested_cpu_is_distinguished_from_the_default(fields, cpu):
+def test_requested_cpu_is_distinguished_from_the_default(fields, cpu_milli, is_requested):
     spec = spec_of(SITE, **fields)
 
-    assert (spec.cpu_milli, spec.cpu_asked) == cpu
+    assert spec.cpu_milli == cpu_milli
+    assert spec.cpu_asked is is_requested
 
 
 def test_cluster_without_gpus_refuses_a_gpu_request():
-    site = SubmissionContext({"vision": VISION}, [], 0, largest=NodeCapacity())
+    site = SubmissionContext({"vision": VISION}, [], largest_device_mib=0, largest=NodeCapacity())
 
     for fields, largest in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):
         with pytest.raises(InvalidRequest, match=f"the largest has {largest}[.]") as refused:

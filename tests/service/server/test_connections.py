@@ -17,12 +17,12 @@ from runai.embedded.hub_server import BoundedServer
 from runai.hub_service.processes.log_lines import DESCRIPTORS_EVERY_S, DescriptorShortage
 from runai.hub_service.server.listener import ConnectionBounds, Server, listen
 
-HALF = b"GET / HTTP/1.1\r\nHost: here\r\nX-"
-WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: here\r\nX-"
+WHOLE_REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 LONG_S = 3600.0
 """A time limit that no test reaches."""
 
-Serve = Callable[[int, float], AbstractAsyncContextManager[int]]
+Serve = Callable[..., AbstractAsyncContextManager[int]]
 
 
 @asynccontextmanager
@@ -88,9 +88,9 @@ async def read_reply(reader: asyncio.StreamReader) -> bytes:
 
 
 @both_servers
-@pytest.mark.parametrize("sent", [b"", b"G", HALF], ids=["nothing", "a letter", "half a head"])
+@pytest.mark.parametrize("sent", [b"", b"G", HALF_HEAD], ids=["nothing", "a letter", "half a head"])
 async def test_connection_without_a_whole_request_head_is_closed(serve: Serve, sent: bytes):
-    async with asyncio.timeout(60), serve(10, 0.2) as port:
+    async with asyncio.timeout(60), serve(max_connections=10, head_within_s=0.2) as port:
         reader, writer = await open_and_send(port, sent)
 
         assert await reader.read() == b""
@@ -99,8 +99,8 @@ async def test_connection_without_a_whole_request_head_is_closed(serve: Serve, s
 
 @both_servers
 async def test_trickled_request_head_does_not_extend_the_head_timeout(serve: Serve):
-    async with asyncio.timeout(60), serve(10, 0.5) as port:
-        reader, writer = await open_and_send(port, HALF)
+    async with asyncio.timeout(60), serve(max_connections=10, head_within_s=0.5) as port:
+        reader, writer = await open_and_send(port, HALF_HEAD)
         closed = asyncio.ensure_future(reader.read())
         while not closed.done():
             writer.write(b"x")
@@ -112,13 +112,13 @@ async def test_trickled_request_head_does_not_extend_the_head_timeout(serve: Ser
 
 @both_servers
 async def test_connection_after_a_whole_request_head_outlasts_the_head_timeout(serve: Serve):
-    async with asyncio.timeout(60), serve(10, 1.0) as port:
-        reader, writer = await open_and_send(port, WHOLE)
+    async with asyncio.timeout(60), serve(max_connections=10, head_within_s=1.0) as port:
+        reader, writer = await open_and_send(port, WHOLE_REQUEST)
         assert b" 200 " in await read_reply(reader)
-        late, other = await open_and_send(port, HALF)
+        late, other = await open_and_send(port, HALF_HEAD)
         assert await late.read() == b""  # the time of a head has passed
 
-        writer.write(WHOLE)
+        writer.write(WHOLE_REQUEST)
 
         assert b" 200 " in await read_reply(reader)
         writer.close()
@@ -127,11 +127,11 @@ async def test_connection_after_a_whole_request_head_outlasts_the_head_timeout(s
 
 async def test_connection_with_an_incomplete_second_request_head_is_closed():
     """The hub's server closes it at its idle time-out."""
-    async with asyncio.timeout(60), service(10, 0.2) as port:
-        reader, writer = await open_and_send(port, WHOLE)
+    async with asyncio.timeout(60), service(max_connections=10, head_within_s=0.2) as port:
+        reader, writer = await open_and_send(port, WHOLE_REQUEST)
         assert b" 200 " in await read_reply(reader)
 
-        writer.write(HALF)
+        writer.write(HALF_HEAD)
 
         assert await reader.read() == b""
         writer.close()
@@ -139,26 +139,27 @@ async def test_connection_with_an_incomplete_second_request_head_is_closed():
 
 @both_servers
 async def test_requests_are_served_beside_more_half_request_heads_than_the_bound(serve: Serve):
-    async with asyncio.timeout(60), serve(5, LONG_S) as port:
-        persistent, writer = await open_and_send(port, WHOLE)
+    async with asyncio.timeout(60), serve(max_connections=5, head_within_s=LONG_S) as port:
+        persistent, writer = await open_and_send(port, WHOLE_REQUEST)
         assert b" 200 " in await read_reply(persistent)
-        halves = [await open_and_send(port, HALF) for _ in range(20)]
+        halves = [await open_and_send(port, HALF_HEAD) for _ in range(20)]
 
-        reader, other = await open_and_send(port, WHOLE)
+        reader, other = await open_and_send(port, WHOLE_REQUEST)
 
         assert b" 200 " in await read_reply(reader)
-        writer.write(WHOLE)  # a connection with a head is none of those that are closed
+        writer.write(WHOLE_REQUEST)  # a connection with a head is none of those that are closed
         assert b" 200 " in await read_reply(persistent)
-        first = [await reader.read() for reader, _ in halves[:15]]
-        assert first == [b""] * 15
+        # The 20 half heads are above the bound of 5: the oldest 15 are closed.
+        oldest = [await reader.read() for reader, _ in halves[:15]]
+        assert oldest == [b""] * 15
         for each in (writer, other, *(writer for _, writer in halves)):
             each.close()
 
 
 @both_servers
 async def test_connection_beyond_the_bound_of_served_connections_is_closed(serve: Serve):
-    async with asyncio.timeout(60), serve(3, LONG_S) as port:
-        served = [await open_and_send(port, WHOLE) for _ in range(3)]
+    async with asyncio.timeout(60), serve(max_connections=3, head_within_s=LONG_S) as port:
+        served = [await open_and_send(port, WHOLE_REQUEST) for _ in range(3)]
         for reader, _ in served:
             assert b" 200 " in await read_reply(reader)
 

@@ -11,24 +11,28 @@ import pytest
 
 from waiting import eventually
 
-BLOCKS = """
+BLOCKING_MODULE = """
 import pathlib, time
-pathlib.Path({begun!r}).touch()
+pathlib.Path({import_started!r}).touch()
 while True:
     time.sleep(1000)
 """
 
 
 @pytest.mark.parametrize(
-    ("arguments", "imported"),
+    ("arguments", "blocked_module"),
     [((), "uvicorn"), (("agent",), "psutil")],
-    ids=["the service", "an agent"],
+    ids=["service", "agent"],
 )
-def test_sigterm_during_imports_ends_the_container_process_at_once(tmp_path, arguments, imported):
+def test_sigterm_during_imports_ends_the_container_process_at_once(
+    tmp_path, arguments, blocked_module
+):
     """The kernel drops signals without a handler for a container's first process."""
-    begun, modules = tmp_path / "begun", tmp_path / "modules"
+    import_started, modules = tmp_path / "begun", tmp_path / "modules"
     modules.mkdir()
-    (modules / f"{imported}.py").write_text(BLOCKS.format(begun=str(begun)))
+    (modules / f"{blocked_module}.py").write_text(
+        BLOCKING_MODULE.format(import_started=str(import_started))
+    )
     command = [
         sys.executable,
         "-P",
@@ -39,7 +43,7 @@ def test_sigterm_during_imports_ends_the_container_process_at_once(tmp_path, arg
     environment = {**os.environ, "PYTHONPATH": str(modules)}
     with subprocess.Popen(command, env=environment) as process:
         try:
-            eventually(begun.exists, within=120, what="it imports")
+            eventually(import_started.exists, within=120, what="it imports")
             process.send_signal(signal.SIGTERM)
 
             assert process.wait(30) == 0

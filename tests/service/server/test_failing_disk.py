@@ -26,19 +26,21 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.mounts, pytest.mark.timeout(300)]
 
-STEPS = "import time, itertools\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.05)"
+COUNTING_SCRIPT = (
+    "import time, itertools\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.05)"
+)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     (tmp_path / "data").mkdir()
-    small_disk = SmallDisk(tmp_path / "data", 32)
+    small_disk = SmallDisk(tmp_path / "data", mib=32)
     yield small_disk
     small_disk.unmount()
 
 
 @pytest.fixture
-def on_small_disk(
+def service_on_small_disk(
     disk: SmallDisk, tmp_path: Path, free_port: Callable[[], int]
 ) -> Iterator[Service]:
     """Run the service with its data directory on a separate small disk."""
@@ -49,7 +51,7 @@ def on_small_disk(
 
 
 @contextmanager
-def full(disk: SmallDisk) -> Iterator[None]:
+def full_disk(disk: SmallDisk) -> Iterator[None]:
     disk.fill()
     try:
         yield
@@ -58,7 +60,7 @@ def full(disk: SmallDisk) -> Iterator[None]:
 
 
 @contextmanager
-def without_files(disk: SmallDisk) -> Iterator[None]:
+def disk_without_inodes(disk: SmallDisk) -> Iterator[None]:
     disk.take_all_files()
     try:
         yield
@@ -67,7 +69,7 @@ def without_files(disk: SmallDisk) -> Iterator[None]:
 
 
 @contextmanager
-def not_writable(disk: SmallDisk) -> Iterator[None]:
+def read_only_disk(disk: SmallDisk) -> Iterator[None]:
     files = sorted(disk.folder.glob("cluster.sqlite*"))
     immutable(files, are=True)
     try:
@@ -77,15 +79,15 @@ def not_writable(disk: SmallDisk) -> Iterator[None]:
 
 
 def test_failing_disk_is_reported_while_it_fails_and_not_afterwards(
-    disk: SmallDisk, on_small_disk: Service
+    disk: SmallDisk, service_on_small_disk: Service
 ):
-    service = on_small_disk
-    service.submit("gets-on", STEPS)
+    service = service_on_small_disk
+    service.submit("gets-on", COUNTING_SCRIPT)
     service.until("vision/gets-on", "running")
     assert readiness(service) == (200, "")
 
-    for broken in (full, not_writable):
-        with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+    for disk_failure in (full_disk, read_only_disk):
+        with disk_failure(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
             # The database still stores submissions that fit into its log.
             refused = eventually(partial(refusal, ana), within=60)
 
@@ -108,12 +110,14 @@ def test_failing_disk_is_reported_while_it_fails_and_not_afterwards(
         assert service.client.workload("vision/gets-on").attempts == 1
 
 
-def test_disk_without_free_inodes_delays_only_job_starts(disk: SmallDisk, on_small_disk: Service):
-    service = on_small_disk
-    service.submit("gets-on", STEPS)
+def test_disk_without_free_inodes_delays_only_job_starts(
+    disk: SmallDisk, service_on_small_disk: Service
+):
+    service = service_on_small_disk
+    service.submit("gets-on", COUNTING_SCRIPT)
     service.until("vision/gets-on", "running")
 
-    with without_files(disk):
+    with disk_without_inodes(disk):
         (finding,) = check_room_for_files(disk.folder)
         service.submit("waits", "print('done')")
         eventually(lambda: "No space left" in service.log.read_text(), within=30)
@@ -121,27 +125,28 @@ def test_disk_without_free_inodes_delays_only_job_starts(disk: SmallDisk, on_sma
     done = service.until("vision/waits", "succeeded", "failed")
     assert (done.state, done.attempts) == ("succeeded", 1)
     assert service.client.workload("vision/gets-on").attempts == 1
-    assert finding[:3] == ("failure", "files", f"0 more files fit beside {disk.folder}")
+    assert (finding.verdict, finding.subject) == ("failure", "files")
+    assert finding.text == f"0 more files fit beside {disk.folder}"
     assert "du --inodes" in finding.mend
 
 
 def test_job_exit_on_a_full_disk_is_recorded_once(
-    disk: SmallDisk, on_small_disk: Service, tmp_path: Path
+    disk: SmallDisk, service_on_small_disk: Service, tmp_path: Path
 ):
-    service, exit_codes = on_small_disk, {"succeeds": 0, "fails": 3}
-    orders = {name: tmp_path / name for name in exit_codes}
-    for name, order in orders.items():
-        os.mkfifo(order)
-        service.submit(name, f"import sys; sys.exit(int(open({str(order)!r}).readline()))")
+    service, exit_codes = service_on_small_disk, {"succeeds": 0, "fails": 3}
+    exit_fifos = {name: tmp_path / name for name in exit_codes}
+    for name, exit_fifo in exit_fifos.items():
+        os.mkfifo(exit_fifo)
+        service.submit(name, f"import sys; sys.exit(int(open({str(exit_fifo)!r}).readline()))")
         service.until(f"vision/{name}", "running")
 
-    with full(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+    with full_disk(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
         eventually(lambda: refusal(ana), within=60)
         disk.fill()
         for name, exit_code in exit_codes.items():
-            orders[name].write_text(f"{exit_code}\n")
-            place = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
-            eventually(partial(has_noted_end, place), within=60)
+            exit_fifos[name].write_text(f"{exit_code}\n")
+            worker_dir = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
+            eventually(partial(has_noted_end, worker_dir), within=60)
 
     for name, exit_code in exit_codes.items():
         ended = service.until(f"vision/{name}", "succeeded", "failed", "retrying")
@@ -149,7 +154,7 @@ def test_job_exit_on_a_full_disk_is_recorded_once(
         assert ended.attempts == 1
 
 
-FILLS = """
+DISK_FILLING_SCRIPT = """
 import os, pathlib, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until it is killed, it takes all room there is
 with pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"], "filler").open("wb", buffering=0) as file:
@@ -163,24 +168,24 @@ with pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"], "filler").open("wb", buffe
 
 @pytest.mark.parametrize("action", ["suspend", "delete"])
 def test_job_that_fills_the_disk_can_be_stopped(
-    disk: SmallDisk, on_small_disk: Service, action: str
+    disk: SmallDisk, service_on_small_disk: Service, action: str
 ):
-    service = on_small_disk
-    fills = "vision/fills"
-    service.submit("fills", FILLS)
-    service.until(fills, "running")
+    service = service_on_small_disk
+    job_id = "vision/fills"
+    service.submit("fills", DISK_FILLING_SCRIPT)
+    service.until(job_id, "running")
     with Client(service.client.url, TOKEN, patience_s=0) as ana:
         eventually(lambda: refusal(ana), within=120)
-        assert fills in names(service)
+        assert job_id in workload_ids(service)
 
-        (ana.suspend if action == "suspend" else ana.delete)(fills)
+        (ana.suspend if action == "suspend" else ana.delete)(job_id)
 
     # Nothing makes room meanwhile: the job's files do, once it is deleted.
     if action == "suspend":
-        service.until(fills, "suspended")
+        service.until(job_id, "suspended")
         assert list(disk.folder.glob("jobs/vision/fills/**/filler"))
-        service.client.delete(fills)
-    eventually(lambda: fills not in names(service), within=60)
+        service.client.delete(job_id)
+    eventually(lambda: job_id not in workload_ids(service), within=60)
     eventually(lambda: readiness(service) == (200, ""), within=60)
     eventually(partial(has_whole_ballast, service, disk), within=60)
 
@@ -191,12 +196,12 @@ def has_whole_ballast(service: Service, disk: SmallDisk) -> bool:
     return (disk.folder / "cluster.sqlite-ballast").stat().st_size == BALLAST_BYTES
 
 
-def names(service: Service) -> set[str]:
+def workload_ids(service: Service) -> set[str]:
     return {workload.id for workload in service.client.workloads()}
 
 
-def has_noted_end(place: Path) -> bool:
-    return (place / "ended.json").exists()
+def has_noted_end(worker_dir: Path) -> bool:
+    return (worker_dir / "ended.json").exists()
 
 
 def refusal(client: Client) -> Unavailable | None:
@@ -209,5 +214,6 @@ def refusal(client: Client) -> Unavailable | None:
 
 
 def readiness(service: Service) -> tuple[int, str]:
+    """Return the status of health/ready and the part that fails."""
     reply = httpx.get(f"{service.client.url}health/ready", timeout=60)
     return reply.status_code, reply.json().get("because", "")

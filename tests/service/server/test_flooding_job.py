@@ -21,29 +21,29 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-WRITTEN = 1_000_000_000
+MIN_WRITTEN_BYTES = 1_000_000_000
 """Minimum number of bytes: ten times the bytes kept on disk."""
-ANSWERS = 5
+MIN_ANSWERS = 5
 """Minimum number of answers to a client that reads meanwhile."""
 
-FLOOD = """
+FLOODING_SCRIPT = """
 import json, os, sys, time
 piece = (b"x" * 99 + b"\\n") * 10_000
 began, written = time.monotonic(), 0
 while written < int(sys.argv[1]) or not os.path.exists("enough"):
     written += os.write(1, piece)
     took = time.monotonic() - began
-    with open("flood.new", "w") as told:
-        json.dump({"written": written, "seconds": took}, told)
+    with open("flood.new", "w") as file:
+        json.dump({"written": written, "seconds": took}, file)
     os.replace("flood.new", "flood.json")
 print("the end", flush=True)
 time.sleep(600)
 """
-NEIGHBOUR = """
+COUNTING_SCRIPT = """
 import itertools, os, time
 for n in itertools.count():
-    with open("neighbour.new", "w") as told:
-        told.write(str(n))
+    with open("neighbour.new", "w") as file:
+        file.write(str(n))
     os.replace("neighbour.new", "neighbour")
     print(n, flush=True)
     time.sleep(0.05)
@@ -96,37 +96,38 @@ def test_service_bounds_output_of_flooding_job_and_stays_responsive(
         )
 
     def neighbour_count() -> int:
-        place = work / "neighbour"
-        return int(place.read_text()) if place.exists() else 0
+        path = work / "neighbour"
+        return int(path.read_text()) if path.exists() else 0
 
     def makes_progress(since: int) -> bool:
         return neighbour_count() > since
 
-    def flood() -> dict[str, float]:
-        place = work / "flood.json"
-        stats: dict[str, float] = json.loads(place.read_text()) if place.exists() else {}
+    def flood_figures() -> dict[str, float]:
+        path = work / "flood.json"
+        stats: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
         return stats
 
-    submit("neighbour", NEIGHBOUR)
+    submit("neighbour", COUNTING_SCRIPT)
     eventually(lambda: neighbour_count() > 5, within=60)
     monitor = OutputSizeMonitor(tmp_path / "data/jobs/vision/flood")
     monitor.start()
     try:
-        submit("flood", FLOOD, str(WRITTEN))
-        answered = 0
-        while flood().get("written", 0) < WRITTEN or answered < ANSWERS:
+        submit("flood", FLOODING_SCRIPT, str(MIN_WRITTEN_BYTES))
+        answer_count = 0
+        while flood_figures().get("written", 0) < MIN_WRITTEN_BYTES or answer_count < MIN_ANSWERS:
             before = neighbour_count()
             # Its last lines while it still writes; a line may be partial if its file was deleted.
             lines = [line.text for line in service.client.logs("vision/flood", tail=5)]
-            odd = [line for line in lines if line.strip("x") not in {"", "the end"}]
-            assert (odd, max(map(len, lines), default=0) <= 99) == ([], True)
+            unexpected_lines = [line for line in lines if line.strip("x") not in {"", "the end"}]
+            assert unexpected_lines == []
+            assert max(map(len, lines), default=0) <= 99
             assert service.client.workload("vision/flood").state in {
                 "queued",
                 "starting",
                 "running",
             }
             eventually(partial(makes_progress, before), what="the neighbour gets on")
-            answered += 1
+            answer_count += 1
         (work / "enough").touch()
         eventually(lambda: [line.text for line in last_lines(service)] == ["the end"], within=60)
     finally:
@@ -134,15 +135,15 @@ def test_service_bounds_output_of_flooding_job_and_stays_responsive(
         monitor.join()
 
     # Ten files of 10 MB, and a new one that is started before the oldest is deleted.
-    bounds = Instructions((), "/", grace_seconds=1)
-    bound = (bounds.log_files + 1) * bounds.log_bytes
-    assert 0 < monitor.max_bytes <= bound
+    instructions = Instructions((), "/", grace_seconds=1)
+    max_stored_bytes = (instructions.log_files + 1) * instructions.log_bytes
+    assert 0 < monitor.max_bytes <= max_stored_bytes
     service.client.suspend("vision/flood")
     service.until("vision/flood", "suspended")
     neighbour = service.client.workload("vision/neighbour")
     assert (neighbour.state, neighbour.attempts) == ("running", 1)
-    written = flood()
-    rate = written["written"] / written["seconds"] / 1e6
+    figures = flood_figures()
+    rate = figures["written"] / figures["seconds"] / 1e6
     print(f"{rate:.0f} MB/s, at most {monitor.max_bytes / 1e6:.0f} MB")
 
 

@@ -10,8 +10,8 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually_async
 
-MANY_LINES = 1_000_000
-ONE_LINE = "import sys; sys.stdout.write('x' * 3_000_000 + chr(0))"
+MILLION_LINES = 1_000_000
+UNENDED_LINE_SCRIPT = "import sys; sys.stdout.write('x' * 3_000_000 + chr(0))"
 
 
 async def run_program(client: AsyncClient, *command: str) -> WorkloadDetail:
@@ -27,7 +27,7 @@ async def run_program(client: AsyncClient, *command: str) -> WorkloadDetail:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("lines", [50_000, pytest.param(MANY_LINES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lines", [50_000, pytest.param(MILLION_LINES, marks=pytest.mark.slow)])
 async def test_long_job_output_is_returned_whole_or_from_its_end(ana, lines):
     job = await run_program(ana, "seq", str(lines))
 
@@ -43,7 +43,7 @@ async def test_long_job_output_is_returned_whole_or_from_its_end(ana, lines):
 
 
 async def test_log_line_without_an_end_is_returned_in_pieces(ana):
-    job = await run_program(ana, sys.executable, "-I", "-S", "-c", ONE_LINE)
+    job = await run_program(ana, sys.executable, "-I", "-S", "-c", UNENDED_LINE_SCRIPT)
 
     pieces = [line.text async for line in ana.logs(job.id)]
 
@@ -52,46 +52,53 @@ async def test_log_line_without_an_end_is_returned_in_pieces(ana):
 
 
 async def test_omitted_job_output_is_reported_in_a_separate_field(ana):
-    faked = "… 7 lines (1 KiB) are not kept …"
+    fake_gap_line = "… 7 lines (1 KiB) are not kept …"
+    # 120 MB in lines of 1,000 bytes: the service stores the first MiB and ten files of 10 MiB.
     job = await run_program(
-        ana, "sh", "-c", f"echo '{faked}'; yes $(printf '%0999d') | head -120000"
+        ana, "sh", "-c", f"echo '{fake_gap_line}'; yes $(printf '%0999d') | head -120000"
     )
 
     first = gap = None
-    last = after = ""
+    before_gap = after_gap = ""
     async for line in ana.logs(job.id):
         first = first or line
         if gap is not None:
-            after = line.text
+            after_gap = line.text
             break
-        last, gap = (line.text, None) if line.missing is None else (last, line)
-    tail = [line.missing async for line in ana.logs(job.id, tail=5)]
+        if line.missing is None:
+            before_gap = line.text
+        else:
+            gap = line
+    missing_in_tail = [line.missing async for line in ana.logs(job.id, tail=5)]
 
     assert first is not None
     assert gap is not None
     assert gap.missing is not None
-    assert (first.text, first.missing, tail) == (faked, None, [None] * 5)
-    assert (last, after) == ("0" * 999, "0" * 999)
+    assert (first.text, first.missing) == (fake_gap_line, None)
+    assert missing_in_tail == [None] * 5
+    assert before_gap == after_gap == "0" * 999
     assert gap.text == str(gap.missing)
     assert gap.missing.bytes == gap.missing.lines * 1000
     assert 13_000 < gap.missing.lines < 25_000
 
 
 async def test_unfinished_log_line_is_sent_only_to_clients_that_request_parts(ana, tmp_path):
-    go = tmp_path / "go"
-    script = f"echo a; printf '1 %%\\r'; until [ -e {go} ]; do sleep 0.1; done; printf '2 %%\\r\\n'"
+    go_file = tmp_path / "go"
+    script = (
+        f"echo a; printf '1 %%\\r'; until [ -e {go_file} ]; do sleep 0.1; done; printf '2 %%\\r\\n'"
+    )
     request = SubmitRequest(name="bar", project="vision", command=["sh", "-c", script])
     (job,) = (await ana.submit(request)).workloads
 
     following = ana.logs(job.id, follow=True, parts=True)
     first = [await anext(following) for _ in range(2)]
-    go.touch()
-    rest = [line async for line in following]
+    go_file.touch()
+    remainder = [line async for line in following]
     whole = [line async for line in ana.logs(job.id, follow=True)]
 
     assert [(line.text, line.part) for line in first] == [("a", False), ("1 %\r", True)]
-    assert "".join(line.text for line in rest) == "2 %\r"
-    assert [line.part for line in rest][-1:] == [False]
+    assert "".join(line.text for line in remainder) == "2 %\r"
+    assert [line.part for line in remainder][-1:] == [False]
     assert [(line.text, line.part) for line in whole] == [("a", False), ("1 %\r2 %\r", False)]
 
 

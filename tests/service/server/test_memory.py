@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.timeout(900)]
 
 MIB = 2**20
 TEN_MB = 10_000_000
-MANY, AT_ONCE = 20, 5
-MANY_UNKNOWN = 30
-GROWS_BY_MIB = 64
-"""Maximum growth; five bodies at once are 50 MB."""
-PEAK_MIB = 128
+REQUEST_COUNT, CONCURRENT_REQUESTS = 20, 5
+UNKNOWN_CALLERS = 30
+MAX_GROWTH_MIB = 64
+"""Maximum growth after the requests; five bodies at once are 50 MB."""
+MAX_PEAK_GROWTH_MIB = 128
 """Maximum growth during the requests: about 50 were measured."""
 JOB = {"kind": "job", "owner": "ana", "name": "large", "command": ["true"]}
 
@@ -41,16 +41,16 @@ def padded(length: int) -> bytes:
     return body[:-1] + b" " * (length - len(body)) + body[-1:]
 
 
-def pieces() -> Iterator[bytes]:
+def undeclared_body() -> Iterator[bytes]:
     """Yield a body without a declared length."""
     for _ in range(TEN_MB // 100_000):
         yield b" " * 100_000
 
 
 BODIES: dict[str, tuple[int, Callable[[], bytes | Iterator[bytes]]]] = {
-    "too long, and does not say so": (413, pieces),
-    "as long as may be": (201, lambda: padded(MOST_BODY_BYTES)),
-    "deep": (400, lambda: b'{"a":' * (MOST_BODY_BYTES // 5)),
+    "10 MB without a declared length": (413, undeclared_body),
+    "maximum length": (201, lambda: padded(MOST_BODY_BYTES)),
+    "deeply nested": (400, lambda: b'{"a":' * (MOST_BODY_BYTES // 5)),
 }  # fmt: skip
 
 
@@ -75,24 +75,26 @@ def test_large_request_bodies_leave_service_memory_unchanged(service, status, bo
         except (httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadError):
             return 413
 
-    with ThreadPoolExecutor(AT_ONCE) as people:
-        assert set(people.map(send, range(AT_ONCE))) == {status}
-        before = memory(service)
-        forget_peak(service)
-        answered = list(people.map(send, range(MANY)))
+    with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+        assert set(pool.map(send, range(CONCURRENT_REQUESTS))) == {status}
+        before_mib = memory_mib(service)
+        reset_peak(service)
+        statuses = list(pool.map(send, range(REQUEST_COUNT)))
 
-    assert set(answered) == {status}
-    assert peak(service) < before + PEAK_MIB, "at no moment, not only afterwards"
-    eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
+    assert set(statuses) == {status}
+    assert peak_mib(service) < before_mib + MAX_PEAK_GROWTH_MIB, "at no moment, not only afterwards"
+    eventually(
+        lambda: memory_mib(service) < before_mib + MAX_GROWTH_MIB, what="the memory is given back"
+    )
 
 
 def test_request_bodies_of_unauthenticated_callers_are_not_buffered(service):
     """Send all but a mebibyte of each body; a known caller's body would be received."""
     url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
-    before = memory(service)
-    forget_peak(service)
+    before_mib = memory_mib(service)
+    reset_peak(service)
     connections = []
-    for number in range(MANY_UNKNOWN):
+    for number in range(UNKNOWN_CALLERS):
         connection = socket.create_connection((url.hostname, url.port), timeout=120)
         connections.append(connection)
         head = (
@@ -104,7 +106,7 @@ def test_request_bodies_of_unauthenticated_callers_are_not_buffered(service):
             connection.sendall(head.encode() + b" " * (MOST_BODY_BYTES - MIB))
 
     try:
-        assert peak(service) < before + GROWS_BY_MIB, "at no moment, not only afterwards"
+        assert peak_mib(service) < before_mib + MAX_GROWTH_MIB, "at no moment, not only afterwards"
         assert service.client.whoami().kind == "hub"
     finally:
         for connection in connections:
@@ -126,20 +128,22 @@ def test_long_job_output_is_streamed_without_buffering(service):
         return newlines
 
     assert read("?tail=1000") == 1000
-    before = memory(service)
-    forget_peak(service)
+    before_mib = memory_mib(service)
+    reset_peak(service)
 
     assert read("") >= lines
-    assert peak(service) < before + GROWS_BY_MIB, "at no moment, not only afterwards"
-    eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
+    assert peak_mib(service) < before_mib + MAX_GROWTH_MIB, "at no moment, not only afterwards"
+    eventually(
+        lambda: memory_mib(service) < before_mib + MAX_GROWTH_MIB, what="the memory is given back"
+    )
 
 
-def memory(service: Service) -> float:
+def memory_mib(service: Service) -> float:
     """Return the service's present memory in MiB."""
     return psutil.Process(_pid(service)).memory_info().rss / MIB
 
 
-def forget_peak(service: Service) -> None:
+def reset_peak(service: Service) -> None:
     """Reset the service's peak memory to its present memory.
 
     Without the permission to do so, the earlier peak counts too.
@@ -148,8 +152,8 @@ def forget_peak(service: Service) -> None:
         Path(f"/proc/{_pid(service)}/clear_refs").write_text("5")
 
 
-def peak(service: Service) -> float:
-    """Return the service's peak memory in MiB since `forget_peak`, however brief."""
+def peak_mib(service: Service) -> float:
+    """Return the service's peak memory in MiB since `reset_peak`, however brief."""
     status = Path(f"/proc/{_pid(service)}/status").read_text()
     (peak_kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(peak_kib) / 1024

@@ -16,21 +16,26 @@ from runai.hub_service.limits import with_hook
 from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
 from runai.hub_service.wire.schemas import SubmitRequest
 
-FAILS = """
+MEMORY_ERROR_CELL = """
 class OutOfMemoryError(RuntimeError):
     pass
 raise OutOfMemoryError("CUDA out of memory.")
 """
-WITHOUT_THE_SERVICE = """
+SERVICE_AWAY_CELL = """
 import os
 os.environ |= {"RUNAI_API_URL": "http://127.0.0.1:9/", "RUNAI_DEBUG": ""}
 """
-CELLS = (FAILS, "raise KeyboardInterrupt", "1 / 0", WITHOUT_THE_SERVICE + FAILS)
+FAILING_CELLS = (
+    MEMORY_ERROR_CELL,
+    "raise KeyboardInterrupt",
+    "1 / 0",
+    SERVICE_AWAY_CELL + MEMORY_ERROR_CELL,
+)
 
 
 @pytest.fixture(params=["interrupt"])
-async def reported(simulated, request):
-    """Have the agent report two kernels, and a step against one of them."""
+async def agent_report(simulated, request):
+    """Have the agent report kernels of 6 and 2 GiB, and a step against the first of them."""
     verb = {"interrupt": "interrupted", "terminate": "told to end"}[request.param]
     agent, ana = await simulated.client("agent"), await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
@@ -65,7 +70,7 @@ async def reported(simulated, request):
     )
 
 
-async def run_cells(url: str, sources: Sequence[str] = CELLS) -> list[list]:
+async def run_cells(url: str, sources: Sequence[str]) -> list[list]:
     """Run the cells in a kernel of ana's session; return each cell's outputs."""
     env = {
         **os.environ,
@@ -92,8 +97,12 @@ def text_below_traceback(outputs) -> list[str]:
     return [output.text for output in outputs[1:]]
 
 
-async def test_gpu_memory_line_follows_notebook_memory_errors_and_interrupts(simulated, reported):
-    memory_error, interrupted, other_error, without_service = await run_cells(simulated.url)
+async def test_gpu_memory_line_follows_notebook_memory_errors_and_interrupts(
+    simulated, agent_report
+):
+    memory_error, interrupted, other_error, without_service = await run_cells(
+        simulated.url, FAILING_CELLS
+    )
 
     assert memory_error[0].evalue == "CUDA out of memory."
     (line,) = text_below_traceback(memory_error)
@@ -103,17 +112,21 @@ async def test_gpu_memory_line_follows_notebook_memory_errors_and_interrupts(sim
     )
     (line,) = text_below_traceback(interrupted)
     assert line.startswith("Your session uses 9.0 GiB of device memory")
-    assert text_below_traceback(other_error) == [], "any other error is left alone"
+    assert text_below_traceback(other_error) == [], "only the traceback"
     assert text_below_traceback(without_service) == [
         "Your session's GPU share is 8.0 GiB of 16.0.\n"
     ]
 
 
-@pytest.mark.parametrize("reported", ["terminate"], indirect=True)
-async def test_first_cell_of_a_new_kernel_says_why_an_earlier_kernel_was_ended(simulated, reported):
+@pytest.mark.parametrize("agent_report", ["terminate"], indirect=True)
+async def test_first_cell_of_a_new_kernel_says_why_an_earlier_kernel_was_ended(
+    simulated, agent_report
+):
     first, second = await run_cells(simulated.url, ("1 + 1", "2 + 2"))
 
     messages = [output.text for output in first if output.output_type == "stream"]
-    why = "uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is told to end."
-    assert messages == [f"A kernel was ended before this one began: your session {why}\n"]
+    notice_text = (
+        "uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is told to end."
+    )
+    assert messages == [f"A kernel was ended before this one began: your session {notice_text}\n"]
     assert [output.output_type for output in second] == ["execute_result"]

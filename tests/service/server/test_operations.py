@@ -14,7 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from restarted_under_load import changes, deletes, running_clients, submits, suspends
+from restarted_under_load import (
+    change_quota,
+    delete_workload,
+    running_clients,
+    submit_workload,
+    suspend_workload,
+)
 from service_process import TOKEN
 from waiting import eventually, eventually_async
 
@@ -30,13 +36,13 @@ async def http(simulated):
 @pytest.mark.parametrize(
     ("request_id", "is_accepted"),
     [
-        pytest.param("load-7.3", True, id="plain"),
-        pytest.param("a" * 64, True, id="as long as may be"),
+        pytest.param("load-7.3", True, id="letters and digits"),
+        pytest.param("a" * 64, True, id="maximum length"),
         pytest.param("a" * 65, False, id="too long"),
-        pytest.param("a b", False, id="two words"),
-        pytest.param('"}, {"level', False, id="JSON"),
+        pytest.param("a b", False, id="with a space"),
+        pytest.param('"}, {"level', False, id="with JSON"),
         pytest.param("", False, id="empty"),
-        pytest.param(None, False, id="none"),
+        pytest.param(None, False, id="no header"),
     ],
 )
 async def test_request_id_of_the_caller_is_used_if_it_is_safe_to_log(request_id, is_accepted, http):
@@ -63,15 +69,16 @@ async def test_long_request_path_is_truncated_in_the_log(http, caplog):
     await http.post("api/v1/" + "x%20" * 10_000)
 
     (line,) = [r.getMessage() for r in caplog.records if r.name == "runai.requests"]
+    # The path is cut to 200 characters, of which the prefix has 23.
     assert re.fullmatch(r"POST '/services/runai/api/v1/[x ]{177}' 404 in \d+ ms", line)
 
 
 @pytest.mark.parametrize(
     ("user", "path", "is_anonymous"),
     [
-        pytest.param("ana", "workloads", False, id="a user"),
-        pytest.param("nobody", "workloads", True, id="an unknown token"),
-        pytest.param("nobody", "no/such/route", True, id="no route"),
+        pytest.param("ana", "workloads", False, id="known user"),
+        pytest.param("nobody", "workloads", True, id="unknown token"),
+        pytest.param("nobody", "no/such/route", True, id="unknown route"),
     ],
 )
 async def test_request_log_marks_lines_about_anonymous_requests(
@@ -123,9 +130,9 @@ def identity_hub() -> Iterator[ThreadingHTTPServer]:
 
 
 async def test_hub_request_about_a_user_has_the_id_of_the_callers_request(
-    simulated, http, identity_hub, asking_hub
+    simulated, http, identity_hub, make_authenticator
 ):
-    authenticator = asking_hub(f"http://127.0.0.1:{identity_hub.server_port}/hub/api")
+    authenticator = make_authenticator(f"http://127.0.0.1:{identity_hub.server_port}/hub/api")
     simulated.platform.authenticator = authenticator
     reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
 
@@ -177,8 +184,8 @@ async def test_idempotency_key_is_separate_for_each_user(http):
     key = {"Idempotency-Key": "0123456789abcdef"}
     await http.post("api/v1/workloads", json=JOB, headers=key)
 
-    mine = {**key, "Authorization": "Bearer mia-token"}
-    reply = await http.post("api/v1/workloads", json=JOB, headers=mine)
+    mia_headers = {**key, "Authorization": "Bearer mia-token"}
+    reply = await http.post("api/v1/workloads", json=JOB, headers=mia_headers)
 
     assert [w["user"] for w in reply.json()["workloads"]] == ["mia"]
 
@@ -198,16 +205,21 @@ def test_service_restarts_under_load_lose_and_double_no_acknowledged_change(serv
         "JUPYTERHUB_API_TOKEN": "unused",
     }
     service.start()
-    acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
+    actions = [(submit_workload, TOKEN)] * 2 + [
+        (suspend_workload, TOKEN),
+        (delete_workload, TOKEN),
+        (change_quota, "an-admins"),
+    ]
 
-    with running_clients(service.client.url, acts) as acknowledged:
+    with running_clients(service.client.url, actions) as acknowledged:
 
-        def has_counts(times: int) -> bool:
+        def has_counts(rounds: int) -> bool:
+            """Two clients submit, and one client makes each other change."""
             submitted, *other_counts = acknowledged.counts()
-            return submitted >= 4 * times and min(other_counts) >= 2 * times
+            return submitted >= 4 * rounds and min(other_counts) >= 2 * rounds
 
-        for times, stop_signal in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
-            eventually(partial(has_counts, times), within=120)
+        for rounds, stop_signal in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
+            eventually(partial(has_counts, rounds), within=120)
             service.stop(stop_signal)
             service.start()
         eventually(partial(has_counts, 3), within=120)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 import sys
 
 from runai.hub_service.agent.agent import Agent
@@ -17,19 +18,19 @@ from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.wire.schemas import SubmitRequest
 
 LIMIT_MIB = 100
-TOO_MUCH_MIB = 800
+USED_MIB = 800
 
 # The job ignores interrupts and requests to end: the last step must work.
-GREEDY = f"""
+OVER_LIMIT_SCRIPT = f"""
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
-ballast = b"x" * ({TOO_MUCH_MIB} << 20)
+ballast = b"x" * ({USED_MIB} << 20)
 while True:
     signal.pause()
 """
 
-MODEST = """
+NEIGHBOUR_SCRIPT = """
 import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
@@ -66,9 +67,9 @@ async def running_agent(served):
 async def test_job_over_its_gpu_memory_is_warned_and_killed_and_its_neighbour_finishes(
     served, ana, nel, tmp_path, eventually_async
 ):
-    finish = tmp_path / "finish"
-    await ana.submit(job("greedy", GREEDY))
-    modest = job("modest", MODEST, str(finish)).model_copy(update={"project": "nlp"})
+    finish_file = tmp_path / "finish"
+    await ana.submit(job("greedy", OVER_LIMIT_SCRIPT))
+    modest = job("modest", NEIGHBOUR_SCRIPT, str(finish_file)).model_copy(update={"project": "nlp"})
     await nel.submit(modest)
 
     async def state_of(client, workload: str) -> str:
@@ -90,16 +91,16 @@ async def test_job_over_its_gpu_memory_is_warned_and_killed_and_its_neighbour_fi
     warnings = [event.text for event in detail.history if event.kind == "warning"]
 
     # A last poll may find the job within its share again, because it has ended.
-    assert [_verb(text) for text in warnings][:4] == [
+    assert [_step_of(text) for text in warnings][:4] == [
         "notice",
         "interrupted",
         "told to end",
         "killed",
     ]
     assert detail.notice == ("" if warnings[-1].startswith("is within its share") else warnings[-1])
-    assert detail.exit_code == -9
+    assert detail.exit_code == -signal.SIGKILL
     assert await state_of(nel, "nlp/modest") == "running"
-    finish.touch()
+    finish_file.touch()
 
     async def has_finished() -> bool:
         return await state_of(nel, "nlp/modest") == "succeeded"
@@ -108,7 +109,7 @@ async def test_job_over_its_gpu_memory_is_warned_and_killed_and_its_neighbour_fi
     assert [e for e in (await nel.workload("nlp/modest")).history if e.kind == "warning"] == []
 
 
-def _verb(text: str) -> str:
+def _step_of(text: str) -> str:
     if text.endswith("in 3 s its largest process is interrupted"):
         return "notice"
     return text.rpartition(" is ")[2].partition(",")[0]

@@ -19,9 +19,10 @@ def test_port_with_a_listener_is_not_reported_free():
         other.bind(("127.0.0.1", ports.free_port()))
         other.listen()
         port = other.getsockname()[1]
-        is_free = port_is_free(port)
+        is_free_while_used = port_is_free(port)
 
-    assert (is_free, port_is_free(port)) == (False, True)
+    assert not is_free_while_used
+    assert port_is_free(port)
 
 
 def test_ports_for_later_use_are_outside_this_machines_ephemeral_range():
@@ -31,19 +32,19 @@ def test_ports_for_later_use_are_outside_this_machines_ephemeral_range():
     if first <= 20_000:
         pytest.skip(f"this machine hands out ports from {first} on")
 
-    chosen = {later_port() for _ in range(50)}
-    assert not any(first <= port <= last for port in chosen)
-    assert len(chosen) > 1
+    free_ports = {later_port() for _ in range(50)}
+    assert not any(first <= port <= last for port in free_ports)
+    assert len(free_ports) > 1
 
 
 @pytest.mark.parametrize(
     ("range_text", "expected"),
     [
-        pytest.param("32768\t60999\n", range(20_000, 32_768), id="as Linux has it"),
-        pytest.param("25000 60999", range(20_000, 25_000), id="from among them on"),
-        pytest.param("1024 65535", range(20_000, 1_024), id="from below them on: none is left"),
-        pytest.param("", range(20_000, 32_768), id="not said"),
-        pytest.param(None, range(20_000, 32_768), id="another system"),
+        pytest.param("32768\t60999\n", range(20_000, 32_768), id="Linux default"),
+        pytest.param("25000 60999", range(20_000, 25_000), id="range begins among the candidates"),
+        pytest.param("1024 65535", range(20_000, 1_024), id="range covers all candidates"),
+        pytest.param("", range(20_000, 32_768), id="empty file"),
+        pytest.param(None, range(20_000, 32_768), id="no file, as outside Linux"),
     ],
 )
 def test_candidate_ports_for_later_use_exclude_the_ephemeral_range(

@@ -11,16 +11,16 @@ import pytest
 from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES
 from runai.hub_service.server.listener import MOST_HEAD_BYTES, listen
 
-PIECE = 4096
+PIECE_BYTES = 4096
 
 
-async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int, bytes]:
+async def sent_until_cut_off(url: str, head_start: bytes, piece: bytes) -> tuple[int, bytes]:
     """Send a request without an end; return its length when the service closes, and the answer."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     sent = 0
     try:
-        writer.write(begin)
+        writer.write(head_start)
         while sent < 100 * MOST_HEAD_BYTES and not reader.at_eof():
             writer.write(piece)
             await writer.drain()
@@ -35,16 +35,20 @@ async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("begin", "piece"),
+    ("head_start", "piece"),
     [
-        pytest.param(b"GET /", b"x" * PIECE, id="a path"),
-        pytest.param(b"GET / HTTP/1.1\r\nX-Long: ", b"x" * PIECE, id="one header"),
-        pytest.param(b"GET / HTTP/1.1\r\n", b"X-Many: x\r\n" * (PIECE // 11), id="headers"),
+        pytest.param(b"GET /", b"x" * PIECE_BYTES, id="endless path"),
+        pytest.param(b"GET / HTTP/1.1\r\nX-Long: ", b"x" * PIECE_BYTES, id="endless header"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\n",
+            b"X-Many: x\r\n" * (PIECE_BYTES // 11),
+            id="endless headers",
+        ),
     ],
 )
-async def test_endless_request_head_is_cut_off(simulated, begin, piece):
+async def test_endless_request_head_is_cut_off(simulated, head_start, piece):
     async with asyncio.timeout(60):
-        sent, reply = await sent_until_cut_off(simulated.url, begin, piece)
+        sent, reply = await sent_until_cut_off(simulated.url, head_start, piece)
 
     assert sent < 100 * MOST_HEAD_BYTES
     assert b" 200 " not in reply
@@ -55,11 +59,11 @@ async def test_request_head_limit_applies_to_each_request_of_a_connection(simula
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     request = (
         f"GET {parts.path}health/live HTTP/1.1\r\n"
-        f"Host: {parts.netloc}\r\nX-Long: {'x' * PIECE}\r\n\r\n"
+        f"Host: {parts.netloc}\r\nX-Long: {'x' * PIECE_BYTES}\r\n\r\n"
     ).encode()
 
     async with asyncio.timeout(60):
-        for _ in range(2 * MOST_HEAD_BYTES // PIECE):
+        for _ in range(2 * MOST_HEAD_BYTES // PIECE_BYTES):
             writer.write(request)
             assert b" 200 " in await reader.readline()
             head = await reader.readuntil(b"\r\n\r\n")
@@ -81,12 +85,12 @@ async def test_refusal_is_read_whole_by_a_client_that_still_sends_its_body(simul
         f"Authorization: Bearer made-up\r\nContent-Length: {MOST_BODY_BYTES}\r\n\r\n".encode()
     )
     async with asyncio.timeout(60):
-        begin = await reader.readexactly(1)
-        for _ in range(MOST_BODY_BYTES // PIECE):
-            writer.write(b"x" * PIECE)
+        head_start = await reader.readexactly(1)
+        for _ in range(MOST_BODY_BYTES // PIECE_BYTES):
+            writer.write(b"x" * PIECE_BYTES)
             await writer.drain()
         writer.write(f"GET {parts.path}health/live HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        reply = begin + await reader.read()
+        reply = head_start + await reader.read()
     writer.close()
 
     assert reply.startswith(b"HTTP/1.1 401 ")

@@ -59,29 +59,30 @@ def test_hub_environment_sets_port_prefix_and_oauth_scopes():
     assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
 
 
-REAL = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
+REAL_GPU = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
 
 
 @pytest.mark.parametrize(
     ("environ", "cpus", "devices", "expected"),
     [
-        pytest.param({}, 16, [REAL], NodeCapacity(14_000, 57_344), id="7 of 8 parts"),
-        pytest.param({}, 2, [], NodeCapacity(2000, 57_344), id="few CPUs, and no GPU"),
-        pytest.param({}, 15, [REAL], NodeCapacity(14_000, 57_344), id="rounded up"),
+        pytest.param({}, 16, [REAL_GPU], NodeCapacity(14_000, 57_344), id="seven eighths"),
+        pytest.param({}, 2, [], NodeCapacity(2000, 57_344), id="few CPUs and no GPU"),
+        pytest.param({}, 15, [REAL_GPU], NodeCapacity(14_000, 57_344), id="rounded up"),
         pytest.param({}, 2, SimulatedDevices(3, node="lab").devices(), NodeCapacity(24_000),
                      id="8 CPUs for each simulated GPU"),
-        pytest.param({"RUNAI_CPUS": "4", "RUNAI_MEMORY": "56G"}, 16, [REAL],
-                     NodeCapacity(4000, 57_344), id="as set"),
+        pytest.param({"RUNAI_CPUS": "4", "RUNAI_MEMORY": "56G"}, 16, [REAL_GPU],
+                     NodeCapacity(4000, 57_344), id="configured"),
         pytest.param({"RUNAI_CPUS": "0", "RUNAI_MEMORY": "500M"}, 2,
                      SimulatedDevices(3, node="lab").devices(), NodeCapacity(0, 500),
-                     id="as set beside simulated GPUs"),
+                     id="configured beside simulated GPUs"),
     ],
 )  # fmt: skip
 def test_cpu_and_memory_capacity_is_seven_eighths_of_machine_or_as_configured(
     monkeypatch, environ, cpus, devices, expected
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cpus)))
-    memory = psutil.virtual_memory()._replace(total=65_536 * 2**20)
+    machine_mib = 65_536  # of which 57,344 are seven eighths
+    memory = psutil.virtual_memory()._replace(total=machine_mib * 2**20)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
 
     assert capacity_of(Config.from_environment(MINIMAL_ENVIRONMENT | environ), devices) == expected
@@ -159,14 +160,14 @@ def test_malformed_kubernetes_job_limit_is_refused(name, value):
 @pytest.mark.parametrize(
     ("variables", "retention"),
     [
-        pytest.param({}, RetentionPolicy(max_age_s=30 * 86400, max_finished=10_000), id="a month"),
+        pytest.param({}, RetentionPolicy(max_age_s=30 * 86400, max_finished=10_000), id="default"),
         pytest.param({"RUNAI_JOBS_TTL": "86400"}, RetentionPolicy(max_age_s=86400), id="a day"),
         pytest.param(
             {"RUNAI_JOBS_TTL": "0"},
             RetentionPolicy(max_age_s=600),
-            id="never less than ten minutes",
+            id="at least ten minutes",
         ),
-        pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(max_finished=100), id="so many"),
+        pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(max_finished=100), id="maximum"),
     ],
 )
 def test_environment_sets_retention_of_finished_workloads(variables, retention):
@@ -176,9 +177,9 @@ def test_environment_sets_retention_of_finished_workloads(variables, retention):
 @pytest.mark.parametrize(
     ("variables", "files"),
     [
-        pytest.param({}, 200_000, id="a checkpoint of 100 files after each of 2,000 epochs"),
-        pytest.param({"RUNAI_JOB_FILES": "0"}, 0, id="any number"),
-        pytest.param({"RUNAI_JOB_FILES": "5000000"}, 5_000_000, id="so many"),
+        pytest.param({}, 200_000, id="default: 100 files after each of 2,000 epochs"),
+        pytest.param({"RUNAI_JOB_FILES": "0"}, 0, id="no limit"),
+        pytest.param({"RUNAI_JOB_FILES": "5000000"}, 5_000_000, id="configured limit"),
     ],
 )
 def test_environment_sets_the_file_limit_of_a_job(variables, files):
@@ -205,9 +206,9 @@ def test_invalid_ledger_address_is_refused_without_its_password():
 
 def test_configuration_repr_has_no_secret():
     ledger = {"RUNAI_LEDGER": "postgresql://runai:secret@db/ledger"}
-    printed = repr(Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB, **ledger}))
+    config_text = repr(Config.from_environment({**MINIMAL_ENVIRONMENT, **HUB, **ledger}))
 
-    assert "secret" not in printed
+    assert "secret" not in config_text
 
 
 @pytest.mark.parametrize("variable", ["RUNAI_DATA_DIR", "RUNAI_HUB_TOKEN"])
@@ -365,14 +366,14 @@ def test_client_in_a_session_reads_service_and_project_from_its_environment(tmp_
     assert find_connection(environ) == Connection("http://hub/services/runai/", "t", "vision")
 
 
-@pytest.mark.parametrize("optional", [{}, {"project": "nlp"}, {"ca": "/ca.crt"}], ids=str)
-def test_client_outside_sessions_connects_with_the_saved_login(tmp_path, optional):
+@pytest.mark.parametrize("optional_fields", [{}, {"project": "nlp"}, {"ca": "/ca.crt"}], ids=str)
+def test_client_outside_sessions_connects_with_the_saved_login(tmp_path, optional_fields):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    saved = Connection("https://hub.example/services/runai/", "t", **optional)
+    saved = Connection("https://hub.example/services/runai/", "t", **optional_fields)
     write_config(saved, config_path(environ))
 
     assert find_connection(environ) == saved
-    assert json.loads(config_path(environ).read_text()).keys() == {"url", "token", *optional}
+    assert json.loads(config_path(environ).read_text()).keys() == {"url", "token", *optional_fields}
     assert stat.S_IMODE(config_path(environ).stat().st_mode) == 0o600
 
 
