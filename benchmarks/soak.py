@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 from machine import ROOT, measured
 
+from runai.hub_service.clusters.states.retention import RetentionPolicy
+
 sys.path.insert(0, str(ROOT / "tests"))
 
 RESULTS = ROOT / "benchmarks/results/soak.json"
@@ -32,7 +34,7 @@ def play(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Run the simulation; return the measured states and the errors."""
     from endurance.counts import live_objects, sizes  # noqa: PLC0415  after the path is set
-    from endurance.month import Keeping, Lab, Month  # noqa: PLC0415
+    from endurance.month import Lab, Month  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
     process, began, seen = psutil.Process(), time.perf_counter(), list[dict[str, Any]]()
@@ -59,7 +61,12 @@ def play(
         )
 
     with tempfile.TemporaryDirectory(prefix="runai-soak-") as place:
-        lab = Lab(jobs=jobs, days=days, retention=Keeping(most=most), inspections=measurements)
+        lab = Lab(
+            jobs=jobs,
+            days=days,
+            retention=RetentionPolicy(max_finished=most),
+            inspections=measurements,
+        )
         month = Month(lab, Path(place))
         month.play(measure)
         seen[-1]["disk_mib"] = {

@@ -55,7 +55,7 @@ class _Body:
 
     def __init__(self, request: Request, receive: Receive) -> None:
         length = request.headers.get("content-length", "")
-        # Python refuses to parse longer numbers, and no valid body is that long.
+        # No valid length has so many digits, and `int` refuses to parse thousands of them.
         self._is_too_long = len(length) > 18 or (
             length.isdecimal() and int(length) > MOST_BODY_BYTES
         )

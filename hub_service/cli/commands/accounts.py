@@ -218,6 +218,7 @@ def forget(data_dir: Path, name: str) -> None:
     """  # noqa: D301 - \b is click's mark of a block
     known = _existing_known_accounts(data_dir, f"user forget {name}")
     if known.get(name) is None:
+        # Forgotten all the same: the hub may have roles and tokens of the name.
         click.echo(f"No account {name} is known here: nothing has run as {name}.", err=True)
     known.request_forget(name)
     click.echo(f"user {name} is being forgotten: nothing starts under this name")

@@ -223,12 +223,12 @@ class FreeCapacity:
         return sum([milli for milli in self.milli[node] if milli > 0])
 
     def free_parts_on(self, node: int) -> int:
-        """Return the free milli-GPU on a node, of a device no more than its free memory's part."""
-        full = self.device_mib[node]
-        if not full:
+        """Return the free milli-GPU on a node, each device with its free memory if that is less."""
+        device_mib = self.device_mib[node]
+        if not device_mib:
             return self.free_on(node)
         parts = zip(self.milli[node], self.mib[node], strict=True)
-        return sum([max(0, min(milli, WHOLE_GPU * mib // full)) for milli, mib in parts])
+        return sum([max(0, min(milli, WHOLE_GPU * mib // device_mib)) for milli, mib in parts])
 
     def preference(self, node: int, shape: RequestShape) -> tuple[int, ...]:  # noqa: ARG002  overridden
         """Return the rank of a node with room for a shape; the smallest is best."""

@@ -75,6 +75,7 @@ class AllocateStep:
                 self._start_in_place(reserved)
 
     def _restore(self, planned: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
+        """Put a gang's reserved workers back at their places; undo all if one cannot return."""
         # Workers still stopping count: they queue again once they are gone, and complete the gang.
         if not planned.has_minimum(len(reserved) + planned.count(Phase.TERMINATING)):
             return False

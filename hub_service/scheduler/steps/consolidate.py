@@ -161,7 +161,12 @@ class ConsolidateStep:
         request_key = tuple(orders) if len(orders) == 1 else pod_set.signature
         vacancies = self._current_vacancies
         own_project = pod_set.planned.project if self._state.tree.holders else None
-        return (request_key, self._open_holds, vacancies.privilege(pod_set.planned), own_project)
+        return (
+            request_key,
+            self._open_holds,
+            vacancies.exempt_project(pod_set.planned),
+            own_project,
+        )
 
     @property
     def _current_vacancies(self) -> Vacancies:
@@ -263,7 +268,7 @@ class ConsolidateStep:
     def _place_all(self, pod_set: PodSet, vacancies: Vacancies) -> list[PlannedWorker] | None:
         """Place every worker, moving running ones if necessary; return these, None on failure."""
         displaced = list[PlannedWorker]()
-        privilege = vacancies.privilege(pod_set.planned)
+        exempt_project = vacancies.exempt_project(pod_set.planned)
         self._failures_left = _MAX_FAILURES
         for claimant_member in sorted(pod_set.members, key=_largest_first):
             free_place = self._capacity.find(claimant_member.shape)
@@ -272,7 +277,7 @@ class ConsolidateStep:
                 self._state.set(claimant_member, Phase.RESERVED, booking)
                 self._mark_changed(vacancies, [free_place[0]])
                 continue
-            with closing(vacancies.cheapest_first(claimant_member.shape, privilege)) as ranked:
+            with closing(vacancies.cheapest_first(claimant_member.shape, exempt_project)) as ranked:
                 vacancy = self._move_cheapest(claimant_member, ranked, vacancies)
             if vacancy is None:
                 if not self._failures_left:

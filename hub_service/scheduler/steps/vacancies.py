@@ -76,23 +76,25 @@ class Vacancies:
         self._running = {m.planned.workload.project for m in running if m.phase is Phase.RUNNING}
         """Projects with running workers."""
 
-    def privilege(self, planned: PlannedWorkload) -> str:
-        """Return the project, if it alone may move its own jobs; else the empty text.
+    def exempt_project(self, planned: PlannedWorkload) -> str:
+        """Return the project whose jobs within the quota move for this claim too; "" for none.
 
-        Claims with the same privilege may move the same workloads.
+        Jobs beyond the quota move for every claim, jobs within it only for a claim within it of
+        their own project. Claims with an equal answer may move the same workloads.
         """
         project = planned.workload.project
-        alone = not self._for_quota and _is_within_quota(planned) and project in self._running
-        return project if alone else ""
+        has_running_jobs = project in self._running
+        is_exempt = not self._for_quota and _is_within_quota(planned) and has_running_jobs
+        return project if is_exempt else ""
 
-    def cheapest_first(self, shape: RequestShape, privilege: str) -> Generator[Vacancy]:
+    def cheapest_first(self, shape: RequestShape, exempt_project: str) -> Generator[Vacancy]:
         """Yield the vacancies for one worker of a shape, smallest disturbance first."""
-        ranked = self._ranked_by_claim.get((shape, privilege))
+        ranked = self._ranked_by_claim.get((shape, exempt_project))
         if ranked is None:
             nodes = shape.nodes & self._state.on_node.keys()
-            ranked = self._ranked_by_claim[shape, privilege] = _RankedVacancies(nodes)
+            ranked = self._ranked_by_claim[shape, exempt_project] = _RankedVacancies(nodes)
         for node in sorted(ranked.stale_nodes):
-            ranked.push(node, self._vacancies_on(node, shape, privilege))
+            ranked.push(node, self._vacancies_on(node, shape, exempt_project))
         ranked.stale_nodes.clear()
         yield from ranked.in_order()
 
@@ -101,11 +103,11 @@ class Vacancies:
         for (shape, _), ranked in self._ranked_by_claim.items():
             ranked.mark_stale(shape.nodes.intersection(nodes))
 
-    def _vacancies_on(self, node: int, shape: RequestShape, privilege: str) -> list[Vacancy]:
+    def _vacancies_on(self, node: int, shape: RequestShape, exempt_project: str) -> list[Vacancy]:
         """Return a few small sets of workers of a node without which a shape fits there."""
         capacity = self._capacity
         self._state.victims_examined += 1
-        groups = self._groups(node, privilege)
+        groups = self._groups(node, exempt_project)
         spare = 0
         if shape.is_whole:
             # Count first: is there enough room if all of them leave?
@@ -175,19 +177,19 @@ class Vacancies:
             self._book(group, 1)
         return vacating_groups
 
-    def _groups(self, node: int, privilege: str) -> list[WorkerGroup]:
+    def _groups(self, node: int, exempt_project: str) -> list[WorkerGroup]:
         """Return the workers of a node that may move, in groups that move together."""
         groups: dict[object, list[PlannedWorker]] = {}
         for member in self._state.on_node[node]:
             planned = member.planned
             phase = member.phase
             if (phase is Phase.STARTED or phase is Phase.RUNNING) and self._may_move(
-                planned, privilege, starts=phase is Phase.STARTED
+                planned, exempt_project, starts=phase is Phase.STARTED
             ):
                 groups.setdefault(member if planned.sizes is None else planned, []).append(member)
         return [tuple(group) for group in groups.values()]
 
-    def _may_move(self, planned: PlannedWorkload, privilege: str, *, starts: bool) -> bool:
+    def _may_move(self, planned: PlannedWorkload, exempt_project: str, *, starts: bool) -> bool:
         """Return True if a workload may move for a claim; `starts` if this plan starts it."""
         if starts and planned.sizes is None:
             return not planned.is_fixed and planned.is_known and planned.workload.kind == "job"
@@ -196,7 +198,7 @@ class Vacancies:
             movable = self._movable[planned] = self._is_movable(planned)
         if not movable or self._for_quota:
             return movable
-        return planned.workload.project == privilege or not _is_within_quota(planned)
+        return planned.workload.project == exempt_project or not _is_within_quota(planned)
 
     def _is_movable(self, planned: PlannedWorkload) -> bool:
         """Return True if a running workload may be stopped for a move, whoever claims its place."""
