@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 from machine import measured
 
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.wire.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.wire.schemas import DeviceShareView
 
 ROOT = Path(__file__).parents[1]

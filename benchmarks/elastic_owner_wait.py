@@ -21,7 +21,8 @@ from machine import measured
 from platforms import as_user, seconds_until, simulated
 
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = Path(__file__).parent / "results" / "elastic_owner_wait.json"
 ROUNDS = 5

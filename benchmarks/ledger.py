@@ -31,7 +31,7 @@ from runai.hub_service.ledger import DeviceAllocation, Ledger, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.ledger.totals import Scope
-from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
+from runai.hub_service.wire.reports import AgentReport, UsageSample
 
 RESULTS = Path(__file__).parent / "results" / "ledger.json"
 HOUR, DAY = 3600, 86400

@@ -47,7 +47,7 @@ from machine import ROOT, measured
 
 from runai.hub_service.client import Client
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/load.json"
 HUB = Path(__file__).with_name("crowd") / "hub.py"

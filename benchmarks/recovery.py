@@ -20,7 +20,7 @@ from machine import ROOT, measured
 sys.path.insert(0, str(ROOT / "tests"))
 
 from e2e.runai_up import Platform
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
 KILLS = {"service": 10, "hub": 3}

@@ -17,7 +17,7 @@ from machine import measured
 from platforms import as_user, seconds_until, simulated
 
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = Path(__file__).parent / "results" / "two_halves.json"
 ROUNDS = 40

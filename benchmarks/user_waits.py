@@ -21,7 +21,8 @@ from machine import measured
 from platforms import as_user, free_port, seconds_until, started, stop
 
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = Path(__file__).parent / "results" / "user_waits.json"
 ROUNDS = 7

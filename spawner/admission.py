@@ -15,7 +15,8 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.client.calls import Named, WorkloadIdentity
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import SubmitReply, WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 T = TypeVar("T")
 

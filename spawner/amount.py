@@ -3,24 +3,16 @@
 Pure: text or a number from a form or the REST API becomes an `Amount` or one error sentence.
 """
 
-import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
+from decimal import Decimal
 from typing import Final
 
-from runai.hub_service.wire.amounts import MOST_MEMORY_MIB
+from runai.hub_service.wire.amounts import MAX_TEXT_LENGTH, gpus, memory_mib
 from runai.hub_service.wire.errors import InvalidRequest
 
-MOST_GPUS: Final = 1024
-LONGEST_TEXT: Final = 40
-_MIB_PER_UNIT: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
-_SIGNS: Final = {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8"}
 _NOTHING: Final = frozenset({"none", "no", "no gpu", "without", "without a gpu", "cpu"})
-_MEMORY: Final = re.compile(r"(\d+(?:[.,]\d+)?)\s*([mgt])(?:i?b)?", re.IGNORECASE)
-_GPUS: Final = re.compile(r"([\d.,]+(?:\s*/\s*\d+)?%?)\s*(?:gpus?)?", re.IGNORECASE)
-_HINT: Final = "Write a part of a GPU such as 0.35, whole GPUs such as 2, or memory such as 8 GiB."
+_HAS_UNIT: Final = re.compile(r"[mgt](i?b?)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,71 +69,31 @@ Amount(milli_gpus=0, memory_mib=8192))
     Raises:
         InvalidRequest: it is no amount, or not a possible share of GPUs.
     """
-    if isinstance(written, bool) or not isinstance(written, str | int | float):
-        raise InvalidRequest("The amount of GPU is neither text nor a number.", hint=_HINT)
-    if isinstance(written, int) and abs(written) >= 10**LONGEST_TEXT:
-        # Python converts at most 4300 digits to text.
-        raise InvalidRequest(
-            f"A number of more than {LONGEST_TEXT} digits is not a valid amount of GPU.", hint=_HINT
-        )
-    text = str(written).strip().lower()
-    if len(text) > LONGEST_TEXT:  # keeps the parsers below cheap and exact
-        raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT)
-    for sign, spelt in _SIGNS.items():
-        text = text.replace(sign, spelt)
+    text = str(written).strip().lower() if isinstance(written, str) else ""
     if text in _NOTHING:
         return NO_GPU
-    if memory := _MEMORY.fullmatch(text):
-        return _memory(memory[1], memory[2], text)
-    if gpus := _GPUS.fullmatch(text):
-        return _gpus(gpus[1], text)
-    raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT)
-
-
-def _memory(number: str, unit: str, text: str) -> Amount:
-    """Return an amount of memory, rounded up to whole MiB; `text` is for errors."""
-    mib = math.ceil(Decimal(number.replace(",", ".")) * _MIB_PER_UNIT[unit])
-    if mib < 1:
-        raise InvalidRequest(
-            f"{_quoted(text)} is no memory at all.", hint='Choose "without a GPU", or ask for some.'
-        )
-    if mib > MOST_MEMORY_MIB:
-        raise InvalidRequest(
-            f"{_quoted(text)} is more memory than any GPU has.", hint="Ask for less."
-        )
-    return Amount(memory_mib=mib)
-
-
-def _gpus(number: str, text: str) -> Amount:
-    """Return an amount of GPUs from a number, a fraction or percent; `text` is for errors."""
-    is_percent = number.endswith("%")
-    numerator, _slash, denominator = number.rstrip("%").replace(",", ".").partition("/")
+    has_unit = _HAS_UNIT.search(text[:MAX_TEXT_LENGTH]) is not None
     try:
-        value = Fraction(Decimal(numerator.strip())) / Fraction(
-            int(denominator or 1) * (100 if is_percent else 1)
-        )
-    except (InvalidOperation, ValueError, ZeroDivisionError):
-        raise InvalidRequest(f"{_quoted(text)} is not a valid amount of GPU.", hint=_HINT) from None
-    # Round a third down: a session must not get more than the ledger records.
-    milli = math.floor(value * 1000)
-    if not denominator and not is_percent and milli != value * 1000:
+        if has_unit:
+            return Amount(memory_mib=int(str(memory_mib(written))))
+        milli = int(gpus(written) * 1000)
+    except ValueError as wrong:
+        requirement = f"{str(wrong)[0].upper()}{str(wrong)[1:]}"
         raise InvalidRequest(
-            f"{_quoted(text)} GPUs are too fine.", hint="Use at most three decimals."
-        )
-    if milli < 1 and value > 0:
-        raise InvalidRequest(f"{_quoted(text)} of a GPU is too little.", hint="Use at least 0.001.")
+            f"{_quoted(written)} is not a valid amount of GPU.",
+            hint=f"{requirement}{'' if has_unit else ', or memory such as 8 GiB'}.",
+        ) from None
     if milli > 1000 and milli % 1000:
         raise InvalidRequest(
-            f"{_quoted(text)} GPUs are not possible: above one GPU only whole ones are.",
+            f"{_quoted(written)} GPUs are not possible: above one GPU only whole ones are.",
             hint=f"Ask for {milli // 1000} or {milli // 1000 + 1}, or for less than 1.",
-        )
-    if milli > MOST_GPUS * 1000:
-        raise InvalidRequest(
-            f"{_quoted(text)} GPUs are more than any machine has.", hint="Ask for fewer."
         )
     return Amount(milli_gpus=milli)
 
 
-def _quoted(text: str) -> str:
+def _quoted(written: object) -> str:
     """Return the input in quotes, cut to 40 characters."""
-    return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…")
+    if isinstance(written, int) and abs(written) >= 10**MAX_TEXT_LENGTH:
+        return f"A number of more than {MAX_TEXT_LENGTH} digits"
+    text = str(written)
+    return repr(text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…")

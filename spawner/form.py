@@ -20,11 +20,17 @@ from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
-from runai.hub_service.wire.schemas import Overview, ProjectView, SubmitRequest
+from runai.hub_service.wire.schemas import Overview, ProjectView
 from runai.hub_service.wire.validation import checked
+from runai.hub_service.wire.workload_request import (
+    Executor,
+    RequestField,
+    SubmitRequest,
+    form_help_texts,
+)
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.free_map import FreeMap, free_map
-from runai.spawner.session_request import SessionRequest
+from runai.spawner.session_request import SPAWN_FIELDS, SessionRequest
 
 ANSWER_SECONDS: Final = 1.0
 FRACTIONS: Final = (250, 500, 1000)  # a quarter, a half, one: enough to choose from at a glance
@@ -192,12 +198,22 @@ def render(
     offer = Offer(projects, free or FreeMap(), gpu_types, device_mib, unchecked)
     return _template().render(
         **_template_values(offer, request),
-        of_machine=of_machine,
+        fields=_form_fields("local" if of_machine else "kubernetes"),
         trouble=trouble,
         sharing=sharing,
         is_admin=is_admin,
         has_failed=has_failed,
     )
+
+
+def _form_fields(executor: Executor) -> list[tuple[RequestField, str]]:
+    """Return the fields to write into, each with its hint; the type of GPU is chosen."""
+    hints = form_help_texts()
+    return [
+        (field, hints[field.name].replace(" for each worker", ""))  # a session is one process
+        for field in SPAWN_FIELDS
+        if executor in field.option.in_spawn_form and field.name != "gpu_type"
+    ]
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -331,7 +347,6 @@ def _template_values(offer: Offer, last: SessionRequest | None) -> dict[str, Any
         "gpu_types": offer.gpu_types,
         "device_mib": offer.device_mib,
         "unchecked": offer.unchecked,
-        "gpu_type_chosen": last.gpu_type if last else None,
         "written_options": last.options() if last else {},
         "other": OTHER,
     }

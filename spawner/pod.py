@@ -94,6 +94,7 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
     elif not _requests_devices(container.resources):
         container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
         container.env.append(V1EnvVar(name="CUDA_VISIBLE_DEVICES", value=""))
+    limit = request.fields.get("max_runtime")
     if request.project is not None:
         pod.spec.scheduler_name = SCHEDULER
         labels = {"runai/project": request.project, "runai/kind": "build"}
@@ -102,7 +103,7 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
             "runai/priority": SESSION_PRIORITY,
             **(pod.metadata.annotations or {}),
             **_share_annotation(amount),
-            **({} if request.time is None else {"runai/max-runtime": str(request.time)}),
+            **({"runai/max-runtime": str(limit)} if limit else {}),
         }
         if gpu_types:
             _require_types(pod, gpu_types)

@@ -10,30 +10,34 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
-from runai.hub_service.wire.amounts import Seconds, clock_text
-from runai.hub_service.wire.base_schema import Cpus
+from runai.hub_service.wire.amounts import DURATION, MEMORY, clock_text
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import SubmitRequest
 from runai.hub_service.wire.validation import checked
+from runai.hub_service.wire.workload_request import RequestField, SubmitRequest, request_fields
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
 _DIGEST_LETTERS: Final = 16  # 80 bits
-_GPU_TYPE: Final = re.compile(r"[ -~]{1,200}")
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
-OPTIONS: Final = ("project", "gpus", "time", "gpu_type")
-OF_MACHINE: Final = ("cpu", "memory", "settings")
-"""Options on one machine; in Kubernetes KubeSpawner has its own."""
 WITHOUT: Final = "without"
 """Value of the option `settings`: a start without the user's settings."""
+SPAWN_FIELDS: Final = [each for each in request_fields() if each.option.in_spawn_form]
+"""Fields of a request that a session's user chooses, in the form's order."""
+OPTIONS: Final = (
+    "project",
+    "gpus",
+    *(each.spawn_name for each in SPAWN_FIELDS if "kubernetes" in each.option.in_spawn_form),
+)
+OF_MACHINE: Final = (
+    *(each.spawn_name for each in SPAWN_FIELDS if each.spawn_name not in OPTIONS),
+    "settings",
+)
+"""Options on one machine alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +46,26 @@ class SessionRequest:
 
     project: str | None = None
     amount: Amount = NO_GPU
-    time: int | None = None
-    """Limit of its running time in seconds; None: the project's."""
-    gpu_type: str | None = None
-    """Types of GPU in order of preference, as `--gpu-type` takes them; None: any."""
-    cpu: Decimal | None = None
-    memory_mib: int | None = None
-    """Main memory, as `cpu` beside the GPU; None: the platform's default."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The other fields of the request that its user set, such as `cpu` and `max_runtime`."""
     without_settings: bool = False
     """True for a start that reads no settings of the user's home."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
-        """Parse user options: `project`, `gpus` as a number or text, `time` such as 8h.
+        """Parse user options: `project`, `gpus` as a number or text, `settings`.
 
-        `gpu_type` is such as h100, `cpu` such as 0.5, `memory` such as 8 GiB, `settings` is
-        "without" or empty. Empty options are a session without a GPU.
+        `settings` is "without" or empty; the rest are fields of a request by their flags' names:
+        `time` such as 8h, `memory` such as 8 GiB. Empty options are a session without a GPU.
 
         Raises:
             InvalidRequest: an option is unknown or its value is not valid.
         """
-        if unknown := sorted(set(options) - {*OPTIONS, *OF_MACHINE}):
+        known = (*OPTIONS, *OF_MACHINE)
+        if unknown := sorted(set(options) - set(known)):
             raise InvalidRequest(
                 f"There is no option {', '.join(repr(name[:40]) for name in unknown)}.",
-                hint=f"A session takes {', '.join((*OPTIONS, *OF_MACHINE))}.",
+                hint=f"A session takes {', '.join(known)}.",
             )
         project = options.get("project") or None
         if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):
@@ -78,33 +78,30 @@ class SessionRequest:
                 f"Choose a project to get {amount.in_words()}.",
                 hint="Or choose a notebook without a GPU.",
             )
-        gpu_type = None if amount.is_nothing else _gpu_type(options.get("gpu_type") or None)
-        cpu, memory_mib = _cpu(options.get("cpu")), _memory_mib(options.get("memory"))
-        if project is None and (cpu, memory_mib) != (None, None):
+        fields = _fields(options)
+        if amount.is_nothing:
+            fields.pop("gpu_type", None)
+        if project is None and {"cpu", "memory_mib"} & set(fields):
             raise InvalidRequest(
                 "Choose a project to request CPU or memory.", hint="Or leave both empty."
             )
-        time = _time(options.get("time") or None)
         if (settings := options.get("settings") or "") not in ("", WITHOUT):
             raise InvalidRequest(
                 f"{str(settings)[:40]!r} is no choice of settings.",
                 hint=f"Write {WITHOUT} for a start without yours, or nothing.",
             )
-        return cls(project, amount, time, gpu_type, cpu, memory_mib, bool(settings))
+        return cls(project, amount, fields, bool(settings))
 
     def options(self) -> dict[str, str]:
         """Return the user options that JupyterHub stores for the next start."""
-        time = {} if self.time is None else {"time": clock_text(self.time)}
-        kind = {} if self.gpu_type is None else {"gpu_type": self.gpu_type}
-        cpu = {} if self.cpu is None else {"cpu": f"{self.cpu:f}"}
-        memory = Amount(memory_mib=self.memory_mib or 0)
         return {
             "project": self.project or "",
             "gpus": self.amount.text(),
-            **time,
-            **kind,
-            **cpu,
-            **({} if memory.is_nothing else {"memory": memory.text()}),
+            **{
+                each.spawn_name: _text(each, self.fields[each.name])
+                for each in SPAWN_FIELDS
+                if each.name in self.fields
+            },
             **({"settings": WITHOUT} if self.without_settings else {}),
         }
 
@@ -131,61 +128,35 @@ class SessionRequest:
                 "gpus": self.amount.gpus if not self.amount.memory_mib else None,
                 "gpu_memory_mib": self.amount.memory_mib or None,
                 "grace_seconds": GRACE_SECONDS,
-                "max_runtime": self.time,
-                "gpu_type": self.gpu_type,
-                "cpu": self.cpu,
-                "memory_mib": self.memory_mib,
+                **self.fields,
             },
         )
 
 
-_SECONDS: Final[TypeAdapter[int]] = TypeAdapter(Seconds)
+def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that the options set, validated; empty ones are left out.
+
+    Raises:
+        InvalidRequest: a value is not valid.
+    """
+    # The spawn form writes memory with its unit, so a bare number is a mistake there.
+    given = {
+        each.name: str(value) if each.kind is MEMORY else value
+        for each in SPAWN_FIELDS
+        if (value := options.get(each.spawn_name)) not in (None, "")
+    }
+    names = {each.name: each.spawn_name for each in SPAWN_FIELDS}
+    request = checked(SubmitRequest, given, names)
+    return {name: getattr(request, name) for name in given}
 
 
-def _time(given: object) -> int | None:
-    """Parse a time limit such as 8h into seconds; None: no limit of its own."""
-    try:
-        return None if given is None else _SECONDS.validate_python(given)
-    except ValidationError:
-        raise InvalidRequest(
-            f"{str(given)[:40]!r} is no time.", hint="Write for example 20m or 8h, or nothing."
-        ) from None
-
-
-_CPUS: Final[TypeAdapter[Decimal]] = TypeAdapter(Cpus)
-
-
-def _cpu(given: object) -> Decimal | None:
-    """Parse a number of CPUs; nothing: None."""
-    if given is None or given == "":
-        return None
-    written = given.strip().replace(",", ".") if isinstance(given, str) else given
-    with suppress(ValidationError):
-        if isinstance(written, str | int | float) and not isinstance(written, bool):
-            return _CPUS.validate_python(written)
-    raise InvalidRequest(
-        f"{str(given)[:40]!r} is no number of CPUs.", hint="Write for example 0.5 or 4, or nothing."
-    )
-
-
-def _memory_mib(given: object) -> int | None:
-    """Parse main memory such as 8 GiB into MiB; nothing: None."""
-    if given is None or given == "":
-        return None
-    with suppress(InvalidRequest):
-        if isinstance(given, str) and (mib := parse_amount(given).memory_mib):
-            return mib
-    raise InvalidRequest(
-        f"{str(given)[:40]!r} is no amount of memory.", hint="Write for example 8 GiB, or nothing."
-    )
-
-
-def _gpu_type(given: object) -> str | None:
-    if given is None or (isinstance(given, str) and _GPU_TYPE.fullmatch(given)):
-        return given
-    raise InvalidRequest(
-        f"{str(given)[:40]!r} is no type of GPU.", hint="Choose one on offer, or any."
-    )
+def _text(spawn_field: RequestField, value: object) -> str:
+    """Return a field's value as the form shows it and `parse` takes it."""
+    if spawn_field.kind is MEMORY:
+        return Amount(memory_mib=int(str(value))).text()
+    if spawn_field.kind is DURATION:
+        return clock_text(int(str(value)))
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def session_name(user: str, server: str = "") -> str:

@@ -19,7 +19,7 @@ from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.problems import new_id
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.spawner import form
 from runai.spawner.admission import SessionRefused
 from runai.spawner.session_request import OF_MACHINE, OPTIONS, SessionRequest

@@ -23,10 +23,10 @@ from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.processes.pod_resources import read_holders
 from runai.hub_service.api.auth.node_tokens import read_claims
-from runai.hub_service.cli.framework.param_types import parse_memory_mib
 from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
 from runai.hub_service.client import calls
 from runai.hub_service.client.connection import read_config
+from runai.hub_service.client.request_options import request_values
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
@@ -41,17 +41,18 @@ from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 from runai.hub_service.server.settings import Config
 from runai.hub_service.simulation.settings import read_cluster, with_changes
 from runai.hub_service.simulation.traces import read_trace
-from runai.hub_service.wire.agent_reports import AgentReport
-from runai.hub_service.wire.amounts import seconds
+from runai.hub_service.wire.amounts import memory_mib, seconds
 from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.reports import AgentReport
+from runai.hub_service.wire.schemas import ProjectPut
 from runai.hub_service.wire.validation import invalid_request
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.spawner.form import options_of
 from runai.spawner.session_request import SessionRequest
-from runai.widgets.magics import RunaiMagics, _parse
-from runai.widgets.request import cell_command, environment, submit_request
+from runai.widgets.magics import SUBMIT, RunaiMagics, _parse, _parse_options
+from runai.widgets.request import cell_command, submit_request
 from runai.widgets.wording import did_you_mean
 
 
@@ -151,29 +152,13 @@ def _use_session_request(request: SessionRequest, server: list[Any]) -> object:
 
 
 def _magic(content: bytes) -> object:
-    options = _parse(RunaiMagics.runai_submit, _text(content))
+    options = _parse_options(SUBMIT, _text(content))
+    if options is None:  # it asked for the help
+        return None
+    fields = request_values(options)
+    env = fields.pop("env")
     return submit_request(
-        ["true"],
-        gpus=options.gpus,
-        gpu_memory=options.gpu_memory,
-        priority=options.priority,
-        env=environment(options.env),
-        workdir=None,
-        interactive=options.interactive,
-        elastic=options.elastic,
-        min_workers=options.min_workers,
-        saves=options.saves,
-        guaranteed_workers=options.guaranteed_workers,
-        preemptible=options.preemptible,
-        backoff_limit=options.backoff_limit,
-        grace_seconds=options.grace,
-        gpu_type=options.gpu_type,
-        name=options.name,
-        project=options.project,
-        expected_runtime=options.expected_runtime,
-        workers=options.workers,
-        array=options.array,
-        image=options.image,
+        ["true"], {name: fields[name] for name in set(fields) - {"workdir"}}, env=env
     )
 
 
@@ -268,7 +253,7 @@ PARSERS = {
         b"ref: refs/heads/main", b"0" * 40 + b" refs/heads/main", b"python 'a.py' --c=b.yaml > c",
     )),
     "duration": Parser(lambda c: seconds(_text(c)), (ValueError,), (b"2h", b"90")),
-    "memory size": Parser(lambda c: parse_memory_mib(_text(c)), (ValueError,), (b"4G", b"512Mi")),
+    "memory size": Parser(lambda c: memory_mib(_text(c)), (ValueError,), (b"4G", b"512Mi")),
     "pod": Parser(as_annotated_pod, (), (
         b"gpu-fraction|0.5", b"gpu-memory|8000", b'granted|{"GPU-1": 500}',
     )),

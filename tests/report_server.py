@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.wire.reports import AgentAllocation, AgentReply, AgentReport
 
 
 class ReportServer(ThreadingHTTPServer):

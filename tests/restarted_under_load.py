@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import NotFound, RunaiError
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 @dataclass

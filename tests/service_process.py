@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 TOKEN = "the-hubs-token"

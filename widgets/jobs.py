@@ -6,8 +6,9 @@
 A Job stores its name alone: each property is a request to the service.
 """
 
+import inspect
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -16,12 +17,19 @@ from typing import Any, Self, TypedDict, Unpack, overload
 
 from runai.hub_service.client.log_lines import LogPrinter
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import ScaleRequest, WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest, help_texts, request_fields
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.log_output import NotebookLog, bounded
 from runai.widgets.panel import in_a_notebook, jobs_view
-from runai.widgets.request import Amount, Program, Word, program_command, submit_request
+from runai.widgets.request import (
+    Amount,
+    Program,
+    Word,
+    keyword_request,
+    program_command,
+)
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 LONG_POLL_S = 20.0
@@ -85,7 +93,9 @@ class Job:
 
     def describe(self) -> text.Text:
         """Return a full description: request, devices, attempts, history."""
-        return text.describe(self.detail)
+        detail = self.detail
+        waits = detail.reason is not None and detail.reason.position is not None
+        return text.describe(detail, self.link.client.explanation(detail) if waits else None)
 
     def wait(self) -> Self:
         """Block until the job is finished, through pauses; an interrupt leaves it running."""
@@ -283,34 +293,14 @@ def submit(
     program: Program,
     *,
     args: Word | Iterable[Word] | None = (),
-    gpus: Amount | None = None,
-    gpu_memory: str | None = None,
-    gpu_type: str | None = None,
-    cpu: Amount | None = None,
-    memory: str | None = None,
-    name: str | None = None,
-    project: str | None = None,
-    priority: str | int | None = None,
-    workers: int = 1,
-    elastic: bool = False,
-    min_workers: int | None = None,
-    guaranteed_workers: int | None = None,
-    saves: bool = False,
-    array: int | None = None,
+    wait: bool = False,
     env: Mapping[str, Word] | Iterable[str] | None = None,
     workdir: str | PathLike[str] | None = None,
-    interactive: bool = False,
-    preemptible: bool | None = None,
-    backoff_limit: int = 0,
-    grace_seconds: int | str = 30,
-    expected_runtime: int | str | None = None,
-    max_runtime: int | str | None = None,
-    image: str | None = None,
-    wait: bool = False,
+    **options: Any,
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once.
 
-    Text in `args` is split as in a shell. An `array` is returned as Jobs.
+    Text in `args` is split as in a shell. An `array` is returned as Jobs. `wait`: until the end.
 
     Without `gpus` and `gpu_memory` the job gets no GPU. The options equal `runai submit`'s.
 
@@ -319,34 +309,35 @@ def submit(
         Forbidden: the caller may not submit there.
         Conflict: the name is taken.
     """
-    request = submit_request(
-        program_command(program, args),
-        gpus=gpus,
-        gpu_memory=gpu_memory,
-        cpu=cpu,
-        memory=memory,
-        priority=priority,
-        env=env,
-        workdir=workdir,
-        interactive=interactive,
-        name=name,
-        project=project,
-        workers=workers,
-        elastic=elastic,
-        min_workers=min_workers,
-        guaranteed_workers=guaranteed_workers,
-        saves=saves,
-        array=array,
-        preemptible=preemptible,
-        backoff_limit=backoff_limit,
-        grace_seconds=grace_seconds,
-        expected_runtime=expected_runtime,
-        max_runtime=max_runtime,
-        image=image,
-        gpu_type=gpu_type,
-    )
-    jobs = send(request)
+    command = program_command(program, args)
+    jobs = send(keyword_request(command, env=env, workdir=workdir, **options))
     return jobs.wait() if wait else jobs
+
+
+def _show_keywords(function: Callable[..., object]) -> None:
+    """Give a function the signature that Tab completes, and a line of help for each keyword."""
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    known = {parameter.name for parameter in named}
+    fields = request_fields()
+    options = [
+        inspect.Parameter(
+            field.keyword,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if field.option.flag_value else field.default,
+        )
+        for field in fields
+        if field.keyword not in known
+    ]
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[named[0], *options, *named[1:]]
+    )
+    hints = help_texts(lambda field: field.keyword)
+    lines = [f"    {field.keyword}: {hints[field.name]}" for field in fields]
+    function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
+
+
+_show_keywords(submit)
 
 
 def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:

@@ -8,15 +8,18 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, TypeVar
 
+import click
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from runai.hub_service.client.calls import WorkloadFilter
+from runai.hub_service.client.request_options import request_options, request_values
 from runai.hub_service.wire.errors import RunaiError
 from runai.widgets import text
 from runai.widgets.gpu_cell import CellMeter
@@ -25,7 +28,6 @@ from runai.widgets.link import link
 from runai.widgets.panel import Panel, own_session, status
 from runai.widgets.request import (
     cell_command,
-    environment,
     program_command,
     submit_request,
     with_module_path,
@@ -78,26 +80,64 @@ def _without_comment(line: str) -> str:
     return line[:hash_at]
 
 
-def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
-    """Parse a line split as by a shell; words after `--` are the program's arguments."""
+def _words(line: str) -> tuple[list[str], list[str]]:
+    """Split a line as a shell does; words after `--` are the program's arguments."""
     try:
         words = shlex.split(_without_comment(line))
     except ValueError as wrong:
         raise UsageError(f"The line cannot be read: {str(wrong).lower()}.") from None
-    own_words, args = words, []
-    if "--" in words:
-        cut = words.index("--")
-        own_words, args = words[:cut], words[cut + 1 :]
+    if "--" not in words:
+        return words, []
+    cut = words.index("--")
+    return words[:cut], words[cut + 1 :]
+
+
+def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
+    """Parse the line of a magic without a program."""
+    words, _args = _words(line)
     parser: MagicArgumentParser = magic.parser
-    options = parser.parse_args(own_words)
-    for name, value in vars(options).items():
-        # argparse drops the value of `-e--` and `--name=--`, and stores an empty list.
-        if (value == [] and parser.get_default(name) != []) or (
-            isinstance(value, list) and [] in value
-        ):
-            raise UsageError(f"The value of {name} cannot be --, behind which the program's begin.")
-    options.args = args
+    options: Namespace = parser.parse_args(words)
     return options
+
+
+SUBMIT = click.Command(
+    "%runai_submit",
+    params=[
+        click.Argument(["script"], required=False),
+        click.Option(
+            ["--name"], metavar="NAME", help="Name the job. Default: the next free job-N."
+        ),
+        *request_options(),
+        click.Option(["--dry-run"], is_flag=True, help="Print the result without submitting."),
+        click.Option(["--wait"], is_flag=True, help="Wait for the end."),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    options_metavar="[OPTIONS] [-- ARGUMENTS...]",
+)
+"""The options of `runai submit`, parsed without a process."""
+
+
+def _parse_options(command: click.Command, line: str) -> dict[str, Any] | None:
+    """Parse a line with a command's options; None: it asked for their help, which is printed."""
+    words, args = _words(line)
+    try:
+        with command.make_context(command.name, words) as context:
+            return {**context.params, "args": args}
+    except click.UsageError as wrong:
+        raise UsageError(wrong.format_message()) from None
+    except click.exceptions.Exit:
+        return None
+
+
+def _with_help(command: click.Command) -> Callable[[F], F]:
+    """Add a command's help to a magic's docstring, which `%magic?` shows."""
+
+    def documented(magic: F) -> F:
+        with command.make_context(command.name, [], resilient_parsing=True) as context:
+            magic.__doc__ = f"{magic.__doc__}\n\n{command.get_help(context)}"
+        return magic
+
+    return documented
 
 
 @magics_class
@@ -105,106 +145,37 @@ class RunaiMagics(Magics):
     """Submit, list, read, pause, resume and stop workloads from a notebook."""
 
     @_with_usage_errors
-    @magic_arguments()
-    @argument(
-        "script", nargs="?", help="script or program (in a cell magic the cell is the program)"
-    )
-    @argument("--name", help="name of the job (default: the next free job-N)")
-    @argument("-g", "--gpus", help="GPUs of each worker, a fraction or whole (default: none)")
-    @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
-    @argument("--gpu-type", help="only GPUs of these types, such as H100,A100: the first preferred")
-    @argument("--cpu", help="CPUs of each worker, such as 0.5 or 4 (default: 1 without a GPU)")
-    @argument("--memory", help="memory of each worker, such as 16G (default: 1G without a GPU)")
-    @argument("-p", "--project", help="project whose quota it uses (default: the session's)")
-    @argument("--priority", help="low, normal or high (default: normal)")
-    @argument("--workers", type=int, default=1, help="processes that start together")
-    @argument(
-        "--elastic",
-        action="store_true",
-        help="add idle GPUs while it runs, and return them on demand",
-    )
-    @argument("--min-workers", type=int, help="workers to start with (default: all; elastic: 1)")
-    @argument(
-        "--guaranteed-workers",
-        type=int,
-        help="elastic: workers within the quota, safe from other projects",
-    )
-    @argument(
-        "--saves", action="store_true", help="the job saves its work at SIGTERM, so it may move"
-    )
-    @argument("--array", type=int, help="number of jobs, numbered from 0 by RUNAI_ARRAY_INDEX")
-    @argument(
-        "-e",
-        "--env",
-        action="append",
-        default=[],
-        help="environment variable NAME=VALUE, or NAME for the notebook's own; repeatable",
-    )
-    @argument("--workdir", help="directory to run in (default: the notebook's)")
-    @argument(
-        "--interactive",
-        action="store_true",
-        help="a session, which uses the build quota and is never preempted",
-    )
-    @argument("--preemptible", action="store_true", default=None, help="let a session be preempted")
-    @argument("--backoff-limit", type=int, default=0, help="retries after a failure")
-    @argument(
-        "--grace", default="30s", help="time between SIGTERM and SIGKILL in a pause, such as 2m"
-    )
-    @argument("--expected-runtime", help="estimate of its run time, such as 2h")
-    @argument("--time", help="running time after which it stops for good, such as 8h")
-    @argument("--image", help="container image on Kubernetes (default: the notebook's)")
-    @argument("--dry-run", action="store_true", help="print the result without submitting")
-    @argument("--wait", action="store_true", help="wait for the end")
+    @_with_help(SUBMIT)
     @line_cell_magic
-    def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text:
+    def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text | None:
         """Submit a script, or the rest of the cell, as a job; after -- come its arguments."""
         if python := _PYTHON_FIRST.match(line):
             raise UsageError(f"Leave out {python[1]}: a script runs with this kernel's Python.")
-        options = _parse(self.runai_submit, line)
-        env = environment(options.env)
+        options = _parse_options(SUBMIT, line)
+        if options is None:
+            return None
+        script, args = options["script"], options["args"]
+        fields = request_values(options)
+        workdir, env = fields.pop("workdir", None), fields.pop("env")
+        if options["name"] is not None:
+            fields["name"] = options["name"]
         if cell is None:
-            if options.script is None:
+            if script is None:
                 raise UsageError("Name a script: %runai_submit train.py --gpus 1")
-            command = program_command(options.script, options.args)
-        elif options.script is not None:
+            command = program_command(script, args)
+        elif script is not None:
             raise UsageError(
-                f"The cell is the program, so {options.script} has no place."
+                f"The cell is the program, so {script} has no place."
                 " Put arguments of the program behind --."
             )
         else:
-            command = cell_command(cell, options.args)
-        request = submit_request(
-            command,
-            gpus=options.gpus,
-            gpu_memory=options.gpu_memory,
-            cpu=options.cpu,
-            memory=options.memory,
-            priority=options.priority,
-            env=env if cell is None else with_module_path(env, options.workdir),
-            workdir=options.workdir,
-            interactive=options.interactive,
-            source=cell or "",
-            name=options.name,
-            project=options.project,
-            workers=options.workers,
-            elastic=options.elastic,
-            min_workers=options.min_workers,
-            guaranteed_workers=options.guaranteed_workers,
-            saves=options.saves,
-            array=options.array,
-            preemptible=options.preemptible,
-            backoff_limit=options.backoff_limit,
-            grace_seconds=options.grace,
-            expected_runtime=options.expected_runtime,
-            max_runtime=options.time,
-            image=options.image,
-            gpu_type=options.gpu_type,
-        )
-        if options.dry_run:
+            command = cell_command(cell, args)
+            env = with_module_path(env, workdir)
+        request = submit_request(command, fields, env=env, workdir=workdir, source=cell or "")
+        if options["dry_run"]:
             return dry_run(request)
         jobs = send(request)
-        return _wait(jobs) if options.wait else jobs
+        return _wait(jobs) if options["wait"] else jobs
 
     @_with_usage_errors
     @cell_magic
@@ -241,7 +212,7 @@ class RunaiMagics(Magics):
         platform = link()
         user = None if options.all else platform.whoami().name
         page = platform.client.workload_page(WorkloadFilter(options.project, user))
-        return text.workload_table(page.items, sum(page.counts.values()))
+        return text.workload_table(page.items, datetime.now(UTC), sum(page.counts.values()))
 
     @_with_usage_errors
     @magic_arguments()

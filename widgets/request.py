@@ -1,30 +1,28 @@
 """Parsing of a notebook's submit options into a SubmitRequest, or one error sentence.
 
-Scripts, commands, cells and amounts are checked here; the service checks projects, limits and
-names.
+Scripts, commands and cells are checked here, fields as everywhere by `SubmitRequest`; the service
+checks projects, limits and names.
 """
 
-import math
 import os
-import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from numbers import Number
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.processes.user_account import expanded, removed_folder
+from runai.hub_service.wire.amounts import MEMORY
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.validation import checked
+from runai.hub_service.wire.workload_request import SubmitRequest, request_fields
 from runai.widgets.wording import did_you_mean
 
 SOURCE_PLACEHOLDER = "{source}"
@@ -35,79 +33,75 @@ Word = str | bytes | os.PathLike[str] | int | float | Decimal
 """A program, one of its arguments, or the value of a variable; numbers become text."""
 Program = str | bytes | os.PathLike[str] | Iterable[Word]
 
-_MEMORY = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE)
-_MIB = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
 _SCRIPTS = (".py", ".sh", ".ipynb")
-_SECRET = {"command", "env", "source"}
 MAX_DISPLAY_LENGTH = 60
-_NUMBER = re.compile(r"[0-9]{1,4}")
-_PRIORITIES = ("low", "normal", "high")
-_HINTS = {
-    "name": "Use lower-case letters, digits and hyphens, at most 38, such as exp-1.",
-    "project": "%runai_list names your projects.",
-    "gpus": "Ask for a number with at most three decimals, such as 0.5 or 2.",
-    "gpu_memory_mib": "Ask for memory as 4G or 500M.",
-    "cpu": "Ask for CPUs as 0.5 or 4.",
-    "memory_mib": "Ask for memory as 4G or 500M.",
-    "workers": "Ask for 1 worker or more.",
-    "min_workers": "Ask for 1 worker or more.",
-    "guaranteed_workers": "Ask for 1 worker or more.",
-    "array": "Ask for 1 job or more.",
-    "priority": "Use low, normal, high, or a number from 0 to 1000.",
-    "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",
-    "max_runtime": "Use a number and a unit, such as 20m or 8h.",
-    "grace_seconds": "Use a number and a unit up to an hour, such as 30s or 2m.",
-    "backoff_limit": "Use a number of retries from 0 to 100.",
-    "env": "Give it as NAME=VALUE.",
-    "gpu_type": "Name it by words of its name, such as A100; `runai list nodes` shows the types.",
-    "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
-    "source": "Keep large programs in files: %runai_submit script.py",
-}
+_KEYWORDS = {field.name: field.keyword for field in request_fields()}
+_ENV_HINT = "Give it as NAME=VALUE."
+
+
+def fields_of(keywords: Mapping[str, object]) -> dict[str, object]:
+    """Return the request's fields of the keywords of `submit`, without those that are None.
+
+    Raises:
+        TypeError: there is no such keyword.
+    """
+    by_keyword = {field.keyword: field for field in request_fields()}
+    fields: dict[str, object] = {}
+    for keyword, value in keywords.items():
+        field = by_keyword.get(keyword)
+        if field is None:
+            hint = did_you_mean(keyword, list(by_keyword))
+            message = f"submit() got an unexpected keyword argument {keyword!r}. {hint}".rstrip()
+            raise TypeError(message)
+        if field.option.flag_value:
+            value = field.option.flag_value if value else None  # noqa: PLW2901
+        if value is not None:
+            # Memory needs a unit: 4 may be meant as gigabytes.
+            fields[field.name] = str(value) if field.kind is MEMORY else value
+    return fields
+
+
+def keyword_request(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, Word] | Iterable[str] | None = None,
+    workdir: str | os.PathLike[str] | None = None,
+    **keywords: object,
+) -> SubmitRequest:
+    """Build a request from the keywords of `submit`.
+
+    Raises:
+        InvalidRequest: as for `submit_request`.
+        TypeError: there is no such keyword.
+    """
+    fields, variables = fields_of(keywords), environment(env)
+    return submit_request(command, fields, env=variables, workdir=workdir)
 
 
 def submit_request(
     command: Sequence[str],
+    fields: Mapping[str, object],
     *,
-    gpus: Amount | None = None,
-    gpu_memory: str | None = None,
-    memory: str | None = None,
-    priority: str | int | None = None,
-    env: Mapping[str, Word] | Iterable[str] | None = None,
+    env: Mapping[str, str],
     workdir: str | os.PathLike[str] | None = None,
-    interactive: bool = False,
     source: str = "",
-    **plain: object,
 ) -> SubmitRequest:
-    """Check the options and build the request; `plain` fields are passed on unchanged.
+    """Check a request's fields and add what is known here: its folder, code and umask.
 
     Raises:
         InvalidRequest: a value is not valid; the message names it, the hint the fix.
     """
-    if gpus is not None and gpu_memory is not None:
-        raise InvalidRequest(
-            "GPUs and GPU memory were both asked for.", hint="Give one of gpus and gpu_memory."
-        )
-    fields: dict[str, object] = {
-        **plain,
+    folder = _checked_directory(workdir)
+    values = {
+        **fields,
         "command": list(command),
-        "kind": "session" if interactive else "job",
-        "gpus": None if gpus is None else _gpus(gpus),
-        "gpu_memory_mib": None
-        if gpu_memory is None
-        else _memory_mib(str(gpu_memory), "GPU memory"),
-        "memory_mib": None if memory is None else _memory_mib(str(memory), "memory"),
-        **({} if priority is None else {"priority": _priority(priority)}),
-        "env": environment(env),
-        "workdir": _checked_directory(workdir),
+        "env": env,
+        "workdir": folder,
         "source": source,
     }
-    if plain.get("image") is None:  # an image has programs of its own
-        fields["code"] = read_code(str(fields["workdir"]), named_files(command))
-        fields["umask"] = umask_note()
-    try:
-        return SubmitRequest.model_validate(fields)
-    except ValidationError as wrong:
-        raise _first_error(wrong) from None
+    if "image" not in fields:  # an image has programs of its own
+        values |= {"code": read_code(folder, named_files(command)), "umask": umask_note()}
+    return checked(SubmitRequest, values, _KEYWORDS)
 
 
 def program_command(program: Program, args: Word | Iterable[Word] | None = (), /) -> list[str]:
@@ -272,18 +266,18 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
 
 def _expect_iterable(given: object) -> Iterable[object]:
     if not isinstance(given, Iterable):
-        raise InvalidRequest(f"env is {_type_with_article(given)}.", hint=_HINTS["env"])
+        raise InvalidRequest(f"env is {_type_with_article(given)}.", hint=_ENV_HINT)
     return given
 
 
 def _checked_variable(given: object) -> str:
     """Return the text of a variable, if it is one."""
     if not isinstance(given, str):
-        raise InvalidRequest(f"A variable is {_type_with_article(given)}.", hint=_HINTS["env"])
+        raise InvalidRequest(f"A variable is {_type_with_article(given)}.", hint=_ENV_HINT)
     try:
         os.fsencode(given)
     except UnicodeEncodeError:
-        raise InvalidRequest("A variable is no text.", hint=_HINTS["env"]) from None
+        raise InvalidRequest("A variable is no text.", hint=_ENV_HINT) from None
     return given
 
 
@@ -302,47 +296,6 @@ def _split(text: str) -> list[str]:
         raise InvalidRequest(
             f"The command cannot be read: {str(wrong).lower()}.", hint="Check its quotation marks."
         ) from None
-
-
-def _gpus(amount: Amount) -> Decimal:
-    """Parse a number of GPUs.
-
-    Raises:
-        InvalidRequest: it is no finite number from 0 upwards.
-    """
-    try:
-        number = Decimal(str(amount))
-    except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
-        number = Decimal("NaN")
-    if not number.is_finite():
-        message = f"{abbreviated(amount)} is not a valid number of GPUs."
-        raise InvalidRequest(message, hint=_HINTS["gpus"])
-    if number < 0:
-        raise InvalidRequest(
-            f"{abbreviated(amount)} GPUs are not possible.",
-            hint="Ask for 0 or more, such as 0.5 or 2.",
-        )
-    return number
-
-
-def _memory_mib(amount: str, what: str) -> int:
-    """Parse a size with its unit in MiB, rounded up, as the command line does."""
-    matched = _MEMORY.fullmatch(amount)
-    mib = math.ceil(Decimal(matched[1]) * _MIB[matched[2].lower()]) if matched else 0
-    if mib < 1:
-        raise InvalidRequest(
-            f"{abbreviated(amount)} is not a valid amount of {what}.", hint=_HINTS["gpu_memory_mib"]
-        )
-    return mib
-
-
-def _priority(priority: str | int) -> str | int:
-    text = abbreviated(priority).strip().lower()
-    if text in _PRIORITIES:
-        return text
-    if _NUMBER.fullmatch(text) and int(text) <= 1000:
-        return int(text)
-    raise InvalidRequest(f"{abbreviated(priority)} is no priority.", hint=_HINTS["priority"])
 
 
 def _checked_directory(workdir: str | os.PathLike[str] | None) -> str:
@@ -372,14 +325,3 @@ def _notebook_folder() -> Path:
             hint="Go to one that exists: %cd FOLDER.",
         )
     return Path.cwd()
-
-
-def _first_error(wrong: ValidationError) -> InvalidRequest:
-    """Return an error that names the first wrong field, and its value unless secret."""
-    error = wrong.errors(include_url=False, include_context=False)[0]
-    field = str(error["loc"][0]) if error["loc"] else ""
-    value = "" if field in _SECRET else f" {abbreviated(error['input'])!r}"
-    what = field.removesuffix("_mib").replace("max_runtime", "time limit").replace("_", " ")
-    return InvalidRequest(
-        f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")
-    )

@@ -18,7 +18,7 @@ from runai.hub_service.agent.devices.nvml_inventory import NvmlMissing
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.mps_daemon import PROGRAM as MPS_PROGRAM
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 from runai.hub_service.wire.schemas import DeviceShareView
 
 MIB = 1 << 20

@@ -18,14 +18,14 @@ from runai.hub_service.agent.enforcement.device_release import DeviceReleaser
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.processes.cpu_use import CpuMeter
 from runai.hub_service.agent.readings import DeviceSource
-from runai.hub_service.wire.agent_reports import (
+from runai.hub_service.wire.errors import RunaiError, Unavailable
+from runai.hub_service.wire.reports import (
     AgentAllocation,
     AgentReply,
     AgentReport,
     NodeDevice,
     PodDevices,
 )
-from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 log = logging.getLogger(__name__)
 

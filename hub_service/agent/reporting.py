@@ -15,9 +15,9 @@ from pathlib import Path
 from runai.hub_service.client import calls
 from runai.hub_service.client.connection import address_parts
 from runai.hub_service.wire import problems
-from runai.hub_service.wire.agent_reports import AgentReply, AgentReport
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.problems import error_from_reply
+from runai.hub_service.wire.reports import AgentReply, AgentReport
 
 
 class HttpReporter:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runai.hub_service.agent.readings import Poll, ProcessReading
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.reports import AgentAllocation, AgentReport
 
 
 def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> AgentReport:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from runai.hub_service.wire.schemas import WorkloadStateName, WorkloadView
 
+_INDEX = re.compile(r"0|[1-9][0-9]{0,4}")
 _OF_LINE = re.compile(r"-\[0-[0-9]+\]$")
 
 _FIRST_OF: tuple[WorkloadStateName, ...] = (
@@ -63,7 +64,7 @@ def named(workloads: Sequence[WorkloadView], name: str) -> list[WorkloadView]:
     name = _OF_LINE.sub("", name)
     entries = [view for view in workloads if name in {view.id, view.name}]
     array, _, index = name.rpartition("-")
-    if index.isdecimal() and str(int(index)) == index:
+    if _INDEX.fullmatch(index):
         array_views = [view for view in workloads if array in {view.id, view.name}]
         elements = (element_of(view, int(index)) for view in array_views)
         entries += [view for view in elements if view is not None]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from runai.hub_service.wire import agent_reports, explanation_schemas, schemas
+from runai.hub_service.wire import explanation_schemas, reports, schemas
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError, TooMany, Unavailable
 from runai.hub_service.wire.program_schemas import (
@@ -27,6 +27,7 @@ from runai.hub_service.wire.program_schemas import (
 )
 from runai.hub_service.wire.usage_schemas import PastWorkload, UsageKind, UsageOf, UsageSeries
 from runai.hub_service.wire.validation import check_project_name, check_text, check_workload_id
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -345,7 +346,7 @@ def wait(
     )
 
 
-def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[schemas.SubmitReply]:
+def submit(request: SubmitRequest, *, dry_run: bool = False) -> Call[schemas.SubmitReply]:
     """Submit a job or a session; with `dry_run` only predict the decision."""
     params = {"dry_run": "true"} if dry_run else {}
     return Call(
@@ -363,7 +364,7 @@ NOTES = {"code", "umask"}
 """Fields of a submission without which an older service does as well."""
 
 
-def without_notes(request: schemas.SubmitRequest, refused: InvalidRequest) -> schemas.SubmitRequest:
+def without_notes(request: SubmitRequest, refused: InvalidRequest) -> SubmitRequest:
     """Return a request for a service that does not know one of its fields.
 
     Raises:
@@ -521,10 +522,8 @@ def what_if(question: explanation_schemas.PlanQuestion) -> Call[explanation_sche
     )
 
 
-def report(report: agent_reports.AgentReport) -> Call[agent_reports.AgentReply]:
+def report(report: reports.AgentReport) -> Call[reports.AgentReply]:
     """Send an agent's samples; return the allocations to measure next."""
     # No retries: a repeated report would count twice; a lost one is a gap of a second.
     path = f"{API}/nodes/{quote(report.node, safe='')}/samples"
-    return Call(
-        "POST", path, agent_reports.AgentReply, body=report, repeatable=False, timeout_s=5.0
-    )
+    return Call("POST", path, reports.AgentReply, body=report, repeatable=False, timeout_s=5.0)

@@ -14,7 +14,8 @@ from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, WorkloadFil
 from runai.hub_service.client.connection import ConnectionSource, find_connection
 from runai.hub_service.client.transport import AsyncTransport, Transport
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
-from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadView
+from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TypeVar
 from runai.hub_service.client.calls import API, Call
 from runai.hub_service.client.transport import Transport
 from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
-from runai.hub_service.wire.worker_schemas import EndedReply, EndedReport, StatusReport, TargetReply
+from runai.hub_service.wire.reports import EndedReply, EndedReport, StatusReport, TargetReply
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runai.hub_service.ledger.totals import Scope, Series, Totals, window_of, windows
-from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.reports import AgentReport
 
 GAP_S = 60.0
 """Longest time between two updates. A longer one (a sleeping machine) is a gap in the history."""

@@ -18,7 +18,7 @@ from runai.hub_service.ledger.past_workloads import PastRequest, PastWorkloadRec
 from runai.hub_service.ledger.query import Usage, UsageFilter
 from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
-from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.reports import AgentReport
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from runai.hub_service.scheduler.model.quantity import (
     gpu_text,
 )
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import Executor, SubmitRequest, request_fields
 
 SERVER_PREFIX = "lab-"
 """Beginning of the names of notebook servers' sessions, which no submission can take."""
@@ -72,6 +72,11 @@ CPU_MILLI, MEMORY_MIB = 1000, 1024
 """Request of a worker without a GPU that names none: nothing else would make it wait."""
 MIN_CPU_MILLI, MIN_MEMORY_MIB = 100, 64
 """Request of a worker without a whole GPU that names less: thousands would start at once."""
+_EXECUTOR_NAMES: Mapping[Executor, str] = {"kubernetes": "Kubernetes", "local": "one machine"}
+_EXECUTOR_JOBS: Mapping[Executor, str] = {
+    "kubernetes": "run in pods",
+    "local": "run as programs of this machine",
+}
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38
@@ -89,8 +94,8 @@ class SubmissionContext:
     largest_device_mib: int
     most_devices: int = 0
     """Devices of the largest node."""
-    images: bool = False
-    """True if jobs run in container images."""
+    executor: Executor = "local"
+    """What starts the jobs here."""
     gpu_types: Collection[str] = ()
     """Types of its devices."""
     default_cpu: bool = True
@@ -192,8 +197,7 @@ def workload_spec(
         InvalidRequest: the request is contradictory, or can never run in this project.
     """
     _check_shape(request)
-    if request.image is not None:
-        _check_image(request, site)
+    _check_executor(request, site.executor)
     gpus = elastic_gpus(request) if request.elastic else _gpus(request)
     preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
     default_min = 1 if request.elastic else request.workers
@@ -323,14 +327,19 @@ def _check_requests_gpus(request: SubmitRequest) -> None:
         )
 
 
-def _check_image(request: SubmitRequest, site: SubmissionContext) -> None:
-    if not site.images:
+def _check_executor(request: SubmitRequest, executor: Executor) -> None:
+    """Raise InvalidRequest if a field is set that this executor cannot fulfil."""
+    for each in request_fields():
+        option = each.option
+        if getattr(request, each.name) == each.default or option.only_on in {None, executor}:
+            continue
         raise InvalidRequest(
-            "Jobs here run as programs of this machine, not in container images.",
-            hint="Leave the image out (--image); what your notebook has installed is there.",
-            code="no_images",
+            f"{option.flags[-1]} is for {_EXECUTOR_NAMES[option.only_on]}; jobs here"
+            f" {_EXECUTOR_JOBS[executor]}.",
+            hint=option.elsewhere,
+            code="other_executor",
         )
-    if request.kind == "session":
+    if request.image is not None and request.kind == "session":
         raise InvalidRequest(
             "The image of a session is chosen where servers are started.",
             hint="Leave the image out (--image), or choose it in JupyterHub.",

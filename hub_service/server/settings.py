@@ -16,7 +16,7 @@ from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.notifications import NotificationSettings
 from runai.hub_service.model.records import ElasticRules
 from runai.hub_service.processes.log_lines import LogFormat
-from runai.hub_service.wire.amounts import MOST_GPUS, MOST_MEMORY_MIB
+from runai.hub_service.wire.amounts import MOST_GPUS, memory_mib
 from runai.hub_service.wire.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -31,8 +31,6 @@ MOST_PID = 2**22
 """Linux's upper bound of a PID."""
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGT]|[KMGT]i)?")
 """A Kubernetes quantity of CPU or memory, without exponents."""
-_SIZE = re.compile(r"([0-9]{1,9})([MGT])")
-_MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +242,10 @@ def _memory(name: str, environ: Mapping[str, str]) -> int | None:
     value = environ.get(name, "")
     if not value:
         return None
-    found = _SIZE.fullmatch(value)
-    mib = int(found[1]) * _MIB[found[2]] if found else 0
-    if not 0 < mib <= MOST_MEMORY_MIB:
-        raise _invalid(name, environ, "a size such as 56G or 500M")
-    return mib
+    try:
+        return int(str(memory_mib(value)))
+    except ValueError:
+        raise _invalid(name, environ, "a size such as 56G or 500M") from None
 
 
 def _quantity(name: str, environ: Mapping[str, str]) -> str:

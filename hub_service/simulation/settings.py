@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,7 +119,6 @@ def _value(change: str, field: str, text: str) -> object:
         raise InvalidRequest(f"{change}: {text!r} is no value for {field}: {why}.") from None
 
 
-MOST_DIGITS: Final = 12
 _UNBOUNDED: Final[Mapping[str, None]] = {"none": None, "unlimited": None}
 
 
@@ -129,10 +127,4 @@ def _plain(field: str, text: str) -> object:
         return None
     if field.startswith(("node_types", "members", "groups", "admin")):
         return [word for word in text.split(",") if word]
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return text
-    # Bound the exponent first: int() of 1e99999999999 would never finish.
-    is_whole = number.is_finite() and number.adjusted() < MOST_DIGITS and number == int(number)
-    return int(number) if is_whole and field in {"weight", "priority", "min_runtime"} else text
+    return text

@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation, Overflow
 from pathlib import Path
 from sys import intern
 from typing import IO, Any, Final
@@ -23,7 +22,7 @@ from runai.hub_service.scheduler.model.quantity import (
     gpu_text,
 )
 from runai.hub_service.scheduler.model.snapshot import Node, Workload, WorkloadKind
-from runai.hub_service.wire.amounts import MOST_WORKERS
+from runai.hub_service.wire.amounts import MOST_WORKERS, gpus
 from runai.hub_service.wire.errors import InvalidRequest
 
 
@@ -76,7 +75,6 @@ MOST_DIGITS: Final = 12
 
 
 _PERCENTAGE: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
-_NO_NUMBER: Final = Decimal("nan")
 
 
 def _whole(text: str) -> int:
@@ -115,20 +113,14 @@ def _percentage(text: str) -> float:
 
 def _gpus(text: str) -> int:
     try:
-        milli = Decimal(text) * 1000 if text.isascii() else _NO_NUMBER
-    except (InvalidOperation, Overflow):
-        milli = _NO_NUMBER
-    if not milli.is_finite() or milli < 0 or milli.adjusted() > MOST_DIGITS:
-        message = "must be a number of GPUs, as in 0.5 or 8"
-        raise ValueError(message)
-    if milli != int(milli):
-        message = "is too fine: use at most three decimals"
-        raise ValueError(message)
-    whole, rest = divmod(int(milli), 1000)
-    if whole and rest:
+        milli = int(gpus(text) * 1000)
+    except ValueError as wrong:
+        message = f"is no number of GPUs: {wrong}"
+        raise ValueError(message) from None
+    if milli > 1000 and milli % 1000:
         message = "must be whole, or below 1"
         raise ValueError(message)
-    return int(milli)
+    return milli
 
 
 def _name(text: str) -> str:

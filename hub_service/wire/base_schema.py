@@ -2,19 +2,15 @@
 
 import re
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     StringConstraints,
     WithJsonSchema,
 )
-
-from runai.hub_service.wire.amounts import MOST_GPUS, NUMBER
 
 # Not allowed in names: controls, invisible characters and changes of the writing direction.
 _HIDDEN_CHARACTERS = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
@@ -44,24 +40,6 @@ Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\
 Argument = Annotated[str, StringConstraints(max_length=131_000, pattern=r"^[^\x00]*$")]
 """One argument of a program: Linux accepts at most 128 KiB, and no NUL."""
 
-Gpus = Annotated[
-    Decimal,
-    Field(ge=0, le=MOST_GPUS, decimal_places=3, allow_inf_nan=False),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": MOST_GPUS, "multipleOf": 0.001},
-                {"type": "string", "pattern": r"^[0-9]{1,5}(\.[0-9]{1,3})?$"},
-            ]
-        },
-        mode="validation",
-    ),
-]
-"""GPUs of one worker or of a project. The service checks: whole, or a fraction below 1."""
-
-Cpus = Gpus
-"""CPUs of one worker, in thousandths too."""
-
 
 def _reject_timestamps(value: object) -> object:
     """Reject strings that pydantic would parse as seconds or milliseconds since 1970."""
@@ -72,8 +50,6 @@ def _reject_timestamps(value: object) -> object:
 
 Time = Annotated[datetime, BeforeValidator(_reject_timestamps)]
 """A time in RFC 3339; UTC if it has no zone."""
-
-PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000), NUMBER]
 
 ImageName = Annotated[
     str,

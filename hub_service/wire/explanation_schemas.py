@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from runai.hub_service.wire.amounts import seconds
 from runai.hub_service.wire.base_schema import Line, ProjectName, Wire
-from runai.hub_service.wire.schemas import ExpectedStartView, Quota, ReasonView, SubmitRequest
+from runai.hub_service.wire.schemas import ExpectedStartView, Quota, ReasonView
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 class HolderView(Wire):

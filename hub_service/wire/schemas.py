@@ -7,45 +7,28 @@ Unknown fields are errors. Only `client` and `api` use these; clusters use `mode
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
-    StringConstraints,
     Tag,
-    model_validator,
 )
 
 from runai.hub_service.wire.amounts import (
-    MOST_MEMORY_MIB,
-    MOST_WORKERS,
     NUMBER,
     DurationText,
-    Grace,
+    Gpus,
     Protection,
     Seconds,
+    WorkerCount,
     seconds,
 )
-from runai.hub_service.wire.base_schema import (
-    Argument,
-    Cpus,
-    EnvName,
-    Gpus,
-    ImageName,
-    Line,
-    Path,
-    PositiveInt,
-    ProjectName,
-    Umask,
-    UserName,
-    Wire,
-    WorkloadName,
-)
+from runai.hub_service.wire.base_schema import Line, ProjectName, Umask, UserName, Wire
 from runai.hub_service.wire.device_schemas import LimitView, NodeView, ProcessView
-from runai.hub_service.wire.program_schemas import CodeNote, CodeView, UmaskNote
+from runai.hub_service.wire.program_schemas import CodeView
 
 
 class ExpectedStartView(Wire):
@@ -168,9 +151,6 @@ class ElasticView(Wire):
     """ "100 samples/s on 1 GPU, 190 on 2"."""
 
 
-MOST_PROGRAM_BYTES = 2**20
-"""Maximum size of a command and its environment; Linux accepts twice as much."""
-
 # -- workloads -----------------------------------------------------------------------------------
 
 
@@ -178,83 +158,11 @@ SAVES = "saves its work when it is paused: first to give way, and may be moved"
 """Meaning of a workload's `saves`, for its user."""
 
 
-class SubmitRequest(Wire):
-    """Request for a job, or (the spawner, `--interactive`) a session.
-
-    Without `project`: the caller's only project, or their default, else an error that lists their
-    projects. Without `gpus` and `gpu_memory_mib`: no GPU. Only the spawner sets `owner` and
-    `server`.
-    """
-
-    name: WorkloadName | None = None
-    """None: the service picks `<job|session>-<n>`."""
-    project: ProjectName | None = None
-    kind: Literal["job", "session"] = "job"
-    command: Annotated[list[Argument], Field(min_length=1, max_length=10_000)] | None = None
-    """The program and its arguments; None only for a session that the spawner starts."""
-    workdir: Path = ""
-    env: Annotated[dict[EnvName, Argument], Field(max_length=1000)] = {}
-    gpus: Gpus | None = None
-    gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB), NUMBER] | None = None
-    cpu: Cpus | None = None
-    """CPUs of each worker; None: none beside a GPU, else the platform's default.
-
-    On one machine 0.1 without a whole GPU, if less is named.
-    """
-    memory_mib: Annotated[int, Field(ge=0, le=MOST_MEMORY_MIB), NUMBER] | None = None
-    """Main memory of each worker; None: as for `cpu`. On one machine 64 without a whole GPU."""
-    gpu_type: Line | None = None
-    """GPU types in order of preference, separated by commas: words of each name, such as A100, or
-    all of it; None: any."""
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] = 1
-    min_workers: PositiveInt | None = None
-    """None: all workers (a gang), or 1 for an elastic job."""
-    elastic: bool = False
-    """Whether the number of GPUs follows the free capacity at run time (docs/elastic.md)."""
-    saves: bool = False
-    """Whether it saves its work when it is paused, and goes on from there."""
-    guaranteed_workers: PositiveInt | None = None
-    """Workers of an elastic job that wait for the quota, and that no other project takes."""
-    array: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] | None = None
-    priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000), NUMBER] = (
-        "normal"
-    )
-    preemptible: bool | None = None
-    """None: True for a job, False for a session."""
-    backoff_limit: Annotated[int, Field(ge=0, le=100), NUMBER] = 0
-    grace_seconds: Grace = 30
-    expected_runtime: Seconds | None = None
-    """The user's estimate from start to end: seconds, or text such as 2h."""
-    max_runtime: Seconds | None = None
-    """Limit of its running, pauses not counted: seconds, or text such as 8h; null: the project's.
-
-    It is stopped for good then (`timed_out`).
-    """
-    source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
-    image: ImageName | None = None
-    code: CodeNote | None = None
-    """The code as its user has it now; None: unknown."""
-    umask: UmaskNote | None = None
-    """The umask with which its user submits; None: unknown."""
-    owner: UserName | None = None
-    server: Line = ""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        """Reject requests that exhaust the platform's memory or that exec(2) cannot pass on."""
-        if self.workers * (self.array or 1) > MOST_WORKERS:
-            raise ValueError(f"ask for at most {MOST_WORKERS} workers at once")
-        words = [*(self.command or ()), *self.env, *self.env.values()]
-        if sum(len(word.encode()) for word in words) > MOST_PROGRAM_BYTES:
-            raise ValueError("command and env may have 1 MiB together: put the rest into a file")
-        return self
-
-
 class ScaleRequest(Wire):
     """New bounds on an elastic job's number of workers; None: unchanged."""
 
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] | None = None
-    min_workers: PositiveInt | None = None
+    workers: WorkerCount | None = None
+    min_workers: WorkerCount | None = None
 
 
 class ReasonView(Wire):
@@ -411,6 +319,18 @@ class WorkloadView(Wire):
         return sum(end - begin for begin, end in self.left) or 1
 
 
+class Fact(Wire):
+    """One line about a workload, as every surface shows it."""
+
+    label: str
+    text: str
+    level: Literal["plain", "warning"] = "plain"
+    link: str = ""
+    """Id of the workload that the text is about."""
+    at: datetime | None = None
+    """A time that belongs to the text; readers add it in their time zone."""
+
+
 class HistoryView(Wire):
     """One event in a workload's history."""
 
@@ -422,8 +342,13 @@ class HistoryView(Wire):
 class WorkloadDetail(WorkloadView):
     """A workload with every field that `describe` shows its owner."""
 
+    facts: list[Fact] = []
+    """Everything about it as lines, for readers; the same on every surface."""
+
     command: list[str] | None = None
     workdir: str = ""
+    env_names: list[str] = []
+    """Names of the variables that its user set; for its owner alone."""
     source: str = ""
     backoff_limit: int = 0
     grace_seconds: int = 30

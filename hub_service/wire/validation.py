@@ -13,20 +13,12 @@ from pydantic import BaseModel, ValidationError
 from runai.hub_service.wire.base_schema import PROJECT_NAME, WORKLOAD_ID
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
+from runai.hub_service.wire.workload_request import request_fields
 
 M = TypeVar("M", bound=BaseModel)
 
-_NAME = (
-    "Use small letters, digits and '-', beginning and ending with a letter or digit; at most {n}."
-)
-_HINTS = {
-    "name": _NAME.format(n=38),
-    "project": _NAME.format(n=24),
-    "parent": _NAME.format(n=24),
-    "gpus": "Use 0.5 and the like for a part of one GPU, or 1, 2, … for whole ones.",
-    "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
-    "priority": "Use low, normal or high.",
-}
+_HINTS = {field.name: field.option.hint for field in request_fields()}
+_HINTS["parent"] = _HINTS["project"]
 MAX_QUOTED_CHARACTERS = 60
 _SECRET = frozenset({"env", "source", "command"})
 """Fields with values that may be secret, which errors and logs must not repeat."""
@@ -71,8 +63,10 @@ def _check_form(form: str, text: str, what: str, hint: str) -> str:
     return text
 
 
-def checked(model: type[M], fields: Mapping[str, Any]) -> M:
-    """Validate the fields and return the message.
+def checked(
+    model: type[M], fields: Mapping[str, Any], keywords: Mapping[str, str] | None = None
+) -> M:
+    """Validate the fields and return the message; errors name a field by its keyword.
 
     Raises:
         InvalidRequest: a field's value is invalid.
@@ -80,10 +74,12 @@ def checked(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model(**fields)
     except ValidationError as wrong:
-        raise invalid_request([dict(error) for error in wrong.errors()]) from None
+        raise invalid_request([dict(error) for error in wrong.errors()], keywords) from None
 
 
-def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+def invalid_request(
+    errors: Sequence[Mapping[str, Any]], keywords: Mapping[str, str] | None = None
+) -> InvalidRequest:
     """Return the error for the first failed validation.
 
     >>> str(invalid_request([{"type": "greater_than_equal", "loc": ("body", "gpus"), "input": -1,
@@ -110,9 +106,8 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
             code="unknown_field",
         )
     value_text = "" if field in _SECRET else f" is {_format_value(failure.get('input'))}"
-    return InvalidRequest(
-        f"{field}{value_text}: {_requirement(failure)}.", hint=_hint(field, failure)
-    )
+    text = f"{(keywords or {}).get(field, field)}{value_text}: {_requirement(failure)}"
+    return InvalidRequest(f"{text}.", hint=_hint(field, failure))
 
 
 def _hint(field: str, failure: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices.nvml import NvmlDevices
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.readings import DeviceSource, Poll
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.reports import AgentAllocation, AgentReport
 from runai.hub_service.wire.schemas import DeviceShareView
 from waiting import eventually
 

@@ -21,8 +21,8 @@ from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.agent import LoopCounters
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.metrics import NodeMetricsCollector
-from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.reports import AgentReport
 from waiting import eventually_async
 
 AGENT_COMMAND = [sys.executable, "-P", "-m", "runai.hub_service.agent"]

@@ -11,7 +11,7 @@ import pytest
 
 from runai.hub_service.agent.enforcement.device_release import KILL_AFTER_S, DeviceReleaser
 from runai.hub_service.agent.readings import Poll, ProcessReading
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 KERNEL_PROGRAM = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 

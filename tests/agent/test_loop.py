@@ -13,9 +13,9 @@ from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.readings import DeviceSource
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.wire.errors import Forbidden, RunaiError, TooMany, Unavailable
 from runai.hub_service.wire.problems import error_from_reply
+from runai.hub_service.wire.reports import AgentAllocation, AgentReply, AgentReport
 
 NEVER_S = 1000.0
 SOON_S = 0.01

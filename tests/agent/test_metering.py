@@ -27,7 +27,7 @@ from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.client import Client
 from runai.hub_service.wire.device_schemas import OthersView
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 TOKEN = "the-hubs-token"

@@ -10,7 +10,7 @@ from kubelet_socket import answer, listening
 from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.processes.pod_resources import PodResources, read_holders
-from runai.hub_service.wire.agent_reports import AgentReply, AgentReport
+from runai.hub_service.wire.reports import AgentReply, AgentReport
 
 DEVICES_BY_POD = {"lab/jupyter-ana": ["GPU-a", "GPU-b"], "runai-reservation/gpu-res-1": ["GPU-c"]}
 

@@ -14,8 +14,8 @@ from report_server import ReportServer, report_server
 from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.processes.log_lines import LogLines
 from runai.hub_service.wire import problems
-from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest, Unauthenticated, Unavailable
+from runai.hub_service.wire.reports import AgentReport
 
 TOKEN = "not-to-be-told"
 

@@ -20,15 +20,15 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client
 from runai.hub_service.model.records import IdleRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.agent_reports import (
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.reports import (
     AgentAllocation,
     AgentReport,
     DeviceSample,
     ProcessSample,
     UsageSample,
 )
-from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 ACTORS = [Actor("hub", kind="hub"), Actor(NODE, kind="agent"), Actor("bob")]
 PROJECTS = [

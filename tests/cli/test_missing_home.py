@@ -11,7 +11,7 @@ from runai.embedded.up import parse
 from runai.hub_service.client.connection import find_connection
 from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.widgets.request import submit_request
+from runai.widgets.request import keyword_request
 
 pytestmark = pytest.mark.tier("check")
 
@@ -106,7 +106,7 @@ def test_path_below_an_unknown_home_directory_is_refused(path, owner):
 
 def test_notebook_job_with_workdir_in_an_unknown_home_directory_is_refused():
     with pytest.raises(InvalidRequest, match="home directory of nobody-of-this-name"):
-        submit_request(["true"], workdir="~nobody-of-this-name")
+        keyword_request(["true"], workdir="~nobody-of-this-name")
 
 
 def test_up_without_a_home_directory_needs_the_data_dir_option(tmp_path):

@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
-from runai.hub_service.wire.schemas import IdlePut, ProjectPut, ScaleRequest, SubmitRequest
+from runai.hub_service.wire.schemas import IdlePut, ProjectPut, ScaleRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 pytestmark = pytest.mark.tier("long")
 

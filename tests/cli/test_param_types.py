@@ -11,14 +11,18 @@ from runai.hub_service.cli.framework.param_types import (
     ANY_DURATION,
     DURATION,
     DURATION_OR_NONE,
-    ENV,
     GPUS,
-    GRACE,
-    MEMORY,
-    PRIORITY,
     TRACE_TIME,
     UNLIMITED_GPUS,
 )
+from runai.hub_service.client.request_options import AmountType, EnvType
+from runai.hub_service.wire import amounts
+
+CPUS = AmountType(amounts.CPUS)
+MEMORY = AmountType(amounts.MEMORY)
+PRIORITY = AmountType(amounts.PRIORITY)
+GRACE = AmountType(amounts.GRACE)
+ENV = EnvType()
 
 GIB_IN_MIB = 1024
 
@@ -29,6 +33,12 @@ GIB_IN_MIB = 1024
         pytest.param(GPUS, "0.5", Decimal("0.5"), id="half"),
         pytest.param(GPUS, "4", Decimal(4), id="whole"),
         pytest.param(GPUS, "0", Decimal(0), id="none"),
+        pytest.param(GPUS, "½", Decimal("0.5"), id="sign-of-a-half"),
+        pytest.param(GPUS, "1/3", Decimal("0.333"), id="third-rounded-down"),
+        pytest.param(GPUS, "50 %", Decimal("0.5"), id="percentage"),
+        pytest.param(GPUS, "0,35", Decimal("0.35"), id="decimal-comma"),
+        pytest.param(GPUS, "2 GPUs", Decimal(2), id="amount-with-its-unit"),
+        pytest.param(CPUS, "1.5 CPUs", Decimal("1.5"), id="cpus-with-their-unit"),
         pytest.param(UNLIMITED_GPUS, "2.5", Decimal("2.5"), id="quota"),
         pytest.param(UNLIMITED_GPUS, "None", "none", id="no-bound"),
         pytest.param(MEMORY, "4G", 4 * GIB_IN_MIB, id="G"),
@@ -37,6 +47,7 @@ GIB_IN_MIB = 1024
         pytest.param(MEMORY, "4096M", 4 * GIB_IN_MIB, id="M"),
         pytest.param(MEMORY, "512Mi", 512, id="Mi"),
         pytest.param(MEMORY, "0.3G", 308, id="rounded-up"),
+        pytest.param(MEMORY, "7,5G", 7680, id="memory-with-a-decimal-comma"),
         pytest.param(PRIORITY, "High", "high", id="word"),
         pytest.param(PRIORITY, "60", 60, id="number"),
         pytest.param(DURATION, "30s", 30, id="seconds"),
@@ -60,30 +71,64 @@ def test_option_value_is_converted_to_its_type(param_type, text, value):
 @pytest.mark.parametrize(
     ("param_type", "text", "sentence"),
     [
-        pytest.param(GPUS, "-1", "-1 GPUs cannot be: use a number from 0 upwards", id="negative"),
         pytest.param(
-            GPUS, "half", "'half' is not a valid number of GPUs: use 0.5, 1, 2, …", id="word"
+            GPUS,
+            "-1",
+            "'-1' is not a valid number of GPUs: use a number from 0 upwards",
+            id="negative",
         ),
-        pytest.param(GPUS, "nan", "nan GPUs cannot be: use a number from 0 upwards", id="nan"),
-        pytest.param(GPUS, "inf", "inf GPUs cannot be: use a number from 0 upwards", id="infinite"),
         pytest.param(
-            GPUS, "0.0001", "0.0001 GPUs is too fine: use at most three decimals", id="too-fine"
+            GPUS,
+            "half",
+            "'half' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="word",
+        ),
+        pytest.param(
+            GPUS,
+            "nan",
+            "'nan' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="nan",
+        ),
+        pytest.param(
+            GPUS,
+            "inf",
+            "'inf' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="infinite",
+        ),
+        pytest.param(
+            GPUS,
+            "0.0001",
+            "'0.0001' is not a valid number of GPUs: use at most three decimals",
+            id="too-fine",
         ),
         pytest.param(
             GPUS,
             "٣",
-            "'٣' is not a valid number of GPUs: use 0.5, 1, 2, …",
+            "'٣' is not a valid number of GPUs: use a number such as 0.5 or 2",
             id="digit-outside-ascii",
         ),
-        pytest.param(GPUS, "1e26", "1e26 GPUs cannot be: use at most 100000", id="too-many"),
-        pytest.param(GPUS, "1e999999", "1e999999 GPUs cannot be: use at most 100000", id="huge"),
         pytest.param(
-            GPUS, "1e-999999", "1e-999999 GPUs is too fine: use at most three decimals", id="tiny"
+            GPUS,
+            "1e26",
+            "'1e26' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="too-many",
+        ),
+        pytest.param(
+            GPUS,
+            "1e999999",
+            "'1e999999' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="huge",
+        ),
+        pytest.param(
+            GPUS,
+            "1e-999999",
+            "'1e-999999' is not a valid number of GPUs: use a number such as 0.5 or 2",
+            id="tiny",
         ),
         pytest.param(
             UNLIMITED_GPUS,
             "9" * 5000,
-            f"{'9' * 59}… GPUs cannot be: use at most 100000",
+            f"'{'9' * 59}…' is not a valid number of GPUs: use a number such as 0.5 or 2",
             id="quota-of-many-digits",
         ),
         pytest.param(
@@ -93,18 +138,19 @@ def test_option_value_is_converted_to_its_type(param_type, text, value):
             id="memory-of-many-digits",
         ),
         pytest.param(
-            MEMORY, "999999T", "'999999T' is more than any GPU has: give at most 900T", id="too-big"
+            MEMORY, "999999T", "'999999T' is not a valid size: give at most 900T", id="too-big"
         ),
         pytest.param(
             PRIORITY,
             "9" * 5000,
-            f"'{'9' * 59}…' is no priority: use low, normal, high or a number from 0 to 1000",
+            f"'{'9' * 59}…' is not a valid priority: use low, normal, high or a number from 0 to"
+            " 1000",
             id="priority-of-many-digits",
         ),
         pytest.param(
             DURATION,
             "800000d",
-            "'800000d' is too long: use at most ten years (3660d)",
+            "'800000d' is not a valid duration: use at most ten years (3660d)",
             id="length-of-centuries",
         ),
         pytest.param(
@@ -114,8 +160,10 @@ def test_option_value_is_converted_to_its_type(param_type, text, value):
             " or 3d",
             id="length-of-many-digits",
         ),
-        pytest.param(DURATION, "0", "'0' is too short: use at least 1s", id="no-length"),
-        pytest.param(GRACE, "2h", "'2h' is too long: use at most 1h", id="grace-of-hours"),
+        pytest.param(DURATION, "0", "'0' is not a valid duration: use at least 1s", id="no-length"),
+        pytest.param(
+            GRACE, "2h", "'2h' is not a valid duration: use at most 1h", id="grace-of-hours"
+        ),
         pytest.param(
             DURATION_OR_NONE,
             "soon",
@@ -129,12 +177,12 @@ def test_option_value_is_converted_to_its_type(param_type, text, value):
             id="memory-without-unit",
         ),
         pytest.param(
-            MEMORY, "0G", "'0G' is no memory at all: give at least 1M", id="memory-of-nothing"
+            MEMORY, "0G", "'0G' is not a valid size: give at least 1M", id="memory-of-nothing"
         ),
         pytest.param(
             PRIORITY,
             "urgent",
-            "'urgent' is no priority: use low, normal, high or a number from 0 to 1000",
+            "'urgent' is not a valid priority: use low, normal, high or a number from 0 to 1000",
             id="unknown-priority",
         ),
         pytest.param(

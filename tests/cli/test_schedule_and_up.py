@@ -62,8 +62,12 @@ def test_schedule_names_a_missing_snapshot_file_or_unknown_field(runai, argument
             ["--live", "--set", "vision.colour=1"], "settings are quota", id="unknown-setting"
         ),
         pytest.param(["--live", "--set", "A B.quota=1"], "cannot be meant", id="no-project-name"),
-        pytest.param(["--live", "--set", "a.weight=0.5"], "give a whole number", id="weight"),
-        pytest.param(["--live", "--set", "a.quota=lots"], "a number of GPUs or none", id="quota"),
+        pytest.param(["--live", "--set", "a.weight=0.5"], "use a whole number", id="weight"),
+        pytest.param(
+            ["--live", "--set", "a.quota=lots"],
+            "use a number such as 0.5 or 2, or none",
+            id="quota",
+        ),
     ],
 )
 def test_schedule_refuses_invalid_arguments_with_a_hint(runai, arguments, hint):

@@ -27,7 +27,7 @@ from crashes.ledger_sums import UNWRITTEN_S, wrong_sums
 from crashes.testbed import Testbed, running_testbed
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 COUNTING_JOB = Path(__file__).with_name("counting_job.py")

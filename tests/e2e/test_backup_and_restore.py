@@ -21,7 +21,8 @@ import pytest
 from e2e.runai_up import Platform
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(600)]

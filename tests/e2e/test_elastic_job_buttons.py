@@ -15,7 +15,7 @@ from e2e import lab
 from e2e.lab import PICTURES
 from e2e.runai_up import Platform
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

@@ -20,7 +20,8 @@ from e2e.runai_up import Platform
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.errors import Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from shared_hub import GROWS_AT_ONCE
 from waiting import eventually
 

@@ -16,7 +16,8 @@ from e2e import lab
 from e2e.runai_up import Platform
 from fake_driver import fake_driver
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest, WorkloadView
+from runai.hub_service.wire.schemas import IdlePut, ProjectPut, WorkloadView
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

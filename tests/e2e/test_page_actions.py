@@ -17,7 +17,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e.runai_up import Platform
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]

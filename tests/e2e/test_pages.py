@@ -16,7 +16,8 @@ from e2e import lab
 from e2e.lab import PICTURES
 from e2e.runai_up import Platform
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
@@ -253,7 +254,7 @@ def test_submit_form_works_by_keyboard_alone(platform, clients, page_of):
     page.keyboard.type("from-form")
     page.keyboard.press("Tab")
     page.keyboard.type("echo it was me")
-    page.get_by_label("GPUs of each worker").fill("")
+    page.get_by_label("GPUs", exact=True).fill("")
     page.get_by_role("button", name="What would happen").focus()
     page.keyboard.press("Enter")
     expect(page.locator(".outcome")).to_contain_text("vision/from-form would be submitted")

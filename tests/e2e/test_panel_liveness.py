@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]

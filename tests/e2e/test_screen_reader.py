@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.runai_up import Platform
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
@@ -123,7 +123,7 @@ WORKLOAD_PAGE = [
   - heading "vision/printer running" [level=1]
   - button "Suspend printer"
   - button "Stop printer"
-  - term: user
+  - term: User
   - definition: bob
 """,
     r"""
@@ -199,7 +199,10 @@ SUBMIT_PAGE = [
 - textbox "Command"
 """,
     """
-- 'checkbox "Elastic: use idle GPUs, and give them back when they are needed"'
+- checkbox "Elastic"
+""",
+    """
+- group: More options
 - paragraph:
   - button "What would happen"
   - button "Submit"
@@ -233,7 +236,7 @@ def open_page(page: Page, platform: Platform, path: str) -> Page:
 
 
 FIND_TAB_STOPS = """() => [...document.querySelectorAll(
-    "a[href], button, input, select, [tabindex='0']")]
+    "a[href], button, input, select, summary, textarea, [tabindex='0']")]
     .filter((each) => each.checkVisibility({visibilityProperty: true}))"""
 RECORD_TAB_STOPS = f"(window.stops = ({FIND_TAB_STOPS})()).map((e) => e.outerHTML.slice(0, 80))"
 READ_FOCUS = """() => {

@@ -13,7 +13,7 @@ from e2e.lab import PICTURES
 from e2e.runai_up import Platform
 from e2e.vscode import notebook
 from runai.hub_service.cli.framework.hub_login import HubLogin
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

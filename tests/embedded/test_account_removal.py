@@ -16,7 +16,7 @@ from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Conflict
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub]

@@ -15,7 +15,7 @@ from ports import free_port
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import check_settings
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]

@@ -26,7 +26,7 @@ from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
 from runai.hub_service.wire.errors import RunaiError, Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 class FakeService:

@@ -16,7 +16,7 @@ from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub_log import LOG_BYTES
 from runai.hub_service.client import Client
 from runai.hub_service.processes.own_process import max_descriptors
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = pytest.mark.hub

@@ -44,10 +44,10 @@ from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.listener import Server, listen
-from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.errors import NotFound, Unauthenticated
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 PREFIX = "/services/runai/"
 NODE = "box"

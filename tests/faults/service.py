@@ -30,8 +30,8 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
-from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
 
 NODE = "box"
 AGENT_EVERY_S = 15.0

@@ -24,7 +24,7 @@ from postgres import postgres_server
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import LedgerStore
-from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
 
 START = 1_700_000_000.0
 """A multiple of ten seconds, but of no longer window."""

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runai.hub_service.ledger import DeviceAllocation, Ledger, Totals, UsageFilter
-from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.reports import AgentReport
 
 START = 1_700_000_000.0
 TICK_S = 0.25

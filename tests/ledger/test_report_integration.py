@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runai.hub_service.ledger import DeviceAllocation
 from runai.hub_service.ledger.integration import Integration
 from runai.hub_service.ledger.totals import Scope, Series
-from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.reports import AgentReport
 
 START = 1_700_000_007.0
 

@@ -28,7 +28,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import I
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy
 from runai.hub_service.server.settings import Config
-from runai.widgets.magics import RunaiMagics
+from runai.widgets.magics import SUBMIT, RunaiMagics
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("elastic", "embedded", "hub_service", "spawner", "widgets")
@@ -260,7 +260,9 @@ def test_documented_command_lines_are_parsed(line: str, monkeypatch: pytest.Monk
     if line.startswith("%"):
         magic = getattr(RunaiMagics, words[0].lstrip("%"))
         arguments = words[1 : words.index("--")] if "--" in words else words[1:]
-        if arguments:
+        if magic is RunaiMagics.runai_submit:
+            SUBMIT.make_context(SUBMIT.name, arguments)  # raises click.UsageError
+        elif arguments:
             magic.parser.parse_args(arguments)  # raises UsageError
         return
     command: click.Command = cli

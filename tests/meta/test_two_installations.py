@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from service_process import Service
 from waiting import eventually
 

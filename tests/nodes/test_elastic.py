@@ -10,7 +10,8 @@ import pytest
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from nodes_lab import NodesLab
 from real_nodes.images import RUNAI
 from real_nodes.node import ENVIRONMENT, OURS
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

@@ -14,7 +14,7 @@ from nodes_hub import NodesHub
 from nodes_lab import NodesLab, service_of
 from real_nodes.cluster import RealCluster
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ import pytest
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]

@@ -70,10 +70,16 @@ def test_optional_columns_may_be_empty(tmp_path):
         pytest.param(
             [HEADER, "j,a,0,1,5.5"], "line 2, column duration_s: '5.5' must be", id="not-whole"
         ),
-        pytest.param([HEADER, "j,a,0,eight,5"], "column gpus: 'eight' must be a number", id="word"),
-        pytest.param([HEADER, "j,a,0,nan,5"], "column gpus: 'nan' must be a number", id="nan"),
+        pytest.param(
+            [HEADER, "j,a,0,eight,5"], "column gpus: 'eight' is no number of GPUs", id="word"
+        ),
+        pytest.param([HEADER, "j,a,0,nan,5"], "column gpus: 'nan' is no number of GPUs", id="nan"),
         pytest.param([HEADER, "j,a,0,1.5,5"], "column gpus: '1.5' must be whole", id="1.5 GPUs"),
-        pytest.param([HEADER, "j,a,0,0.0001,5"], "'0.0001' is too fine", id="0.0001 GPUs"),
+        pytest.param(
+            [HEADER, "j,a,0,0.0001,5"],
+            "'0.0001' is no number of GPUs: use at most three decimals",
+            id="0.0001 GPUs",
+        ),
         pytest.param([HEADER, "j,a,0,0,5"], "column gpus: '0' leaves nothing", id="no GPUs"),
         pytest.param([HEADER, ",a,0,1,5"], "column job: '' must not be empty", id="no-name"),
         pytest.param(

@@ -20,7 +20,7 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.amount import parse_amount
 from runai.spawner.local import RunaiLocalSpawner

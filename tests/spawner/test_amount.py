@@ -58,14 +58,14 @@ def test_parse_amount_reads_a_number_with_a_unit_as_memory(value: str, mib: int)
         ("", "'' is not a valid amount of GPU."),
         ("-1", "'-1' is not a valid amount of GPU."),
         ("1.5", "'1.5' GPUs are not possible: above one GPU only whole ones are."),
-        ("0.3333", "'0.3333' GPUs are too fine."),
+        ("0.3333", "'0.3333' is not a valid amount of GPU."),
         ("1/0", "'1/0' is not a valid amount of GPU."),
-        ("1/5000", "'1/5000' of a GPU is too little."),
-        ("0 GiB", "'0 gib' is no memory at all."),
-        ("5000", "'5000' GPUs are more than any machine has."),
-        ("8 XB", "'8 xb' is not a valid amount of GPU."),
+        ("1/5000", "'1/5000' is not a valid amount of GPU."),
+        ("0 GiB", "'0 GiB' is not a valid amount of GPU."),
+        ("200000", "'200000' is not a valid amount of GPU."),
+        ("8 XB", "'8 XB' is not a valid amount of GPU."),
         ("<b>" * 30, f"'{('<b>' * 30)[:39]}…' is not a valid amount of GPU."),
-        ("999999999999 GiB", "'999999999999 gib' is more memory than any GPU has."),
+        ("999999999999 GiB", "'999999999999 GiB' is not a valid amount of GPU."),
         pytest.param(
             "9" * 5000 + "g", f"'{'9' * 39}…' is not a valid amount of GPU.", id="5,000 digits"
         ),
@@ -80,9 +80,9 @@ def test_parse_amount_reads_a_number_with_a_unit_as_memory(value: str, mib: int)
         pytest.param(
             10**5000, "A number of more than 40 digits is not a valid amount of GPU.", id="int"
         ),
-        (None, "The amount of GPU is neither text nor a number."),
-        (True, "The amount of GPU is neither text nor a number."),
-        ({"gpus": 1}, "The amount of GPU is neither text nor a number."),
+        (None, "'None' is not a valid amount of GPU."),
+        (True, "'True' is not a valid amount of GPU."),
+        ({"gpus": 1}, "\"{'gpus': 1}\" is not a valid amount of GPU."),
     ],
 )
 def test_parse_amount_refuses_invalid_amounts_with_a_hint(value: object, sentence: str):

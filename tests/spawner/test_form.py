@@ -12,7 +12,8 @@ import pytest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import ProjectView, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectView
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.spawner.admission import Admission
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.form import (

@@ -14,7 +14,7 @@ from hub_platform import HubPlatform, running_hub
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import check_shell_environment
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]

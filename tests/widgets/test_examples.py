@@ -13,7 +13,7 @@ import pytest
 from nbclient import NotebookClient
 
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

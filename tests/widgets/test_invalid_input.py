@@ -11,7 +11,7 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
 
 from runai.hub_service.wire.errors import Conflict, NotFound
+from runai.hub_service.wire.workload_request import request_fields
 from runai.widgets import Job, Jobs, connect, submit
 from runai.widgets import text as texts
+from runai.widgets.jobs import Options
 
 
 @pytest.fixture
@@ -116,3 +121,19 @@ def test_job_object_refuses_actions_on_a_later_job_of_its_name(link, eventually)
                 action()
     assert later_job.state in {"starting", "running"}
     later_job.delete()
+
+
+def test_submit_shows_each_keyword_with_its_help_and_tab_completes_it(link):
+    fields = request_fields()
+    keywords = {field.keyword for field in fields}
+    shell = InteractiveShell.instance()
+    shell.push({"submit": submit})
+
+    text = "submit('hello.py', gp"
+    with provisionalcompleter():
+        completions = {each.text for each in shell.Completer.completions(text, len(text))}
+
+    assert keywords | {"program", "args", "wait"} == set(inspect.signature(submit).parameters)
+    assert set(Options.__annotations__) == (keywords - {"array"}) | {"args", "wait"}
+    assert all(f"    {field.keyword}: " in (submit.__doc__ or "") for field in fields)
+    assert {"gpus=", "gpu_memory=", "gpu_type="} <= completions

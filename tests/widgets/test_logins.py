@@ -7,7 +7,7 @@ import pytest
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.client.connection import Connection, config_path, write_config
 from runai.hub_service.wire.errors import NotFound, Unauthenticated
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import threading
 import pytest
 from IPython.core.error import UsageError
 
-from runai.hub_service.cli.commands.submit import submit as submit_command
 from runai.widgets import Job, Jobs
 from runai.widgets.link import link
-from runai.widgets.magics import RunaiMagics, _without_comment
+from runai.widgets.magics import _without_comment
 
 
 def test_submit_magic_returns_the_job_of_a_script_at_once(notebook):
@@ -68,17 +67,6 @@ def test_submit_magic_with_array_returns_its_jobs_in_one_view(notebook):
     assert len(jobs) == 3
     assert [job.state for job in jobs.wait()] == ["succeeded"] * 3
     assert len(repr(jobs).splitlines()) == 3
-
-
-def test_magic_options_equal_the_options_of_the_command_line():
-    actions = RunaiMagics.runai_submit.parser._actions
-    magic_options = {name for action in actions for name in action.option_strings}
-    command_options = {
-        name for option in submit_command.params for name in option.opts if name.startswith("-")
-    }
-
-    # A notebook has no output format; a job's name is an option, so a script comes first.
-    assert magic_options == (command_options - {"-o", "--output"}) | {"--name"}
 
 
 def test_submit_magic_dry_run_stores_no_job(notebook):

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runai.hub_service.cli.framework.param_types import parse_memory_mib
 from runai.hub_service.model.records import SOURCE_PLACEHOLDER
+from runai.hub_service.wire.amounts import memory_mib
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets import request
 
@@ -165,57 +165,49 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
     [
         pytest.param(
             {"gpus": -1},
-            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
+            "gpus is -1: use a number from 0 upwards.",
             id="negative",
         ),
         pytest.param(
             {"gpus": "many"},
-            "many is not a valid number of GPUs. Ask for a number with at most three"
-            " decimals, such as 0.5"
-            " or 2.",
+            "gpus is 'many': use a number such as 0.5 or 2.",
             id="GPUs in words",
         ),
         pytest.param(
             {"gpus": "0.0001"},
-            "The gpus '0.0001' is not possible. Ask for a number with at most three decimals,"
-            " such as 0.5 or 2.",
+            "gpus is '0.0001': use at most three decimals.",
             id="too fine a fraction",
         ),
         pytest.param(
-            {"gpus": 1, "gpu_memory": "4G"},
-            "GPUs and GPU memory were both asked for. Give one of gpus and gpu_memory.",
-            id="GPUs and GPU memory",
-        ),
-        pytest.param(
             {"gpu_memory": "lots"},
-            "lots is not a valid amount of GPU memory. Ask for memory as 4G or 500M.",
+            "gpu_memory is 'lots': give a number and a unit, as in 4G or 4096M.",
             id="memory in words",
         ),
         pytest.param(
             {"name": "Exp 1"},
-            "The name 'Exp 1' is not possible. Use lower-case letters, digits and hyphens, at most"
-            " 38, such as exp-1.",
+            "name is 'Exp 1': it has characters that are not possible there, or is too long. Use"
+            " small letters, digits and '-', beginning and ending with a letter or digit; at most"
+            " 38.",
             id="invalid name",
         ),
         pytest.param(
             {"expected_runtime": "soon"},
-            "The expected runtime 'soon' is not possible. Use a number and a unit, such as 90m, 2h"
-            " or 3d.",
+            "expected_runtime is 'soon': give a number and a unit, such as 90m, 2h or 3d.",
             id="expected runtime in words",
         ),
         pytest.param(
             {"max_runtime": "soon"},
-            "The time limit 'soon' is not possible. Use a number and a unit, such as 20m or 8h.",
+            "max_runtime is 'soon': give a number and a unit, such as 90m, 2h or 3d.",
             id="time limit in words",
         ),
         pytest.param(
             {"workers": 0},
-            "The workers '0' is not possible. Ask for 1 worker or more.",
+            "workers is 0: it must be at least 1.",
             id="no worker",
         ),
         pytest.param(
             {"priority": "urgent"},
-            "urgent is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            "priority is 'urgent': use low, normal, high or a number from 0 to 1000.",
             id="unknown priority",
         ),
         pytest.param(
@@ -240,42 +232,38 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
         ),
         pytest.param(
             {"gpus": 10**5000},
-            "a number of more than 4300 digits is not a valid number of GPUs. Ask for a"
-            " number with at most"
-            " three decimals, such as 0.5 or 2.",
+            "gpus is a number of more than 60 digits: use a number such as 0.5 or 2.",
             id="GPUs of 5,001 digits",
         ),
         pytest.param(
-            {"gpus": "1e26"},
-            "The gpus '1E+26' is not possible. Ask for a number with at most three decimals, such"
-            " as 0.5 or 2.",
+            {"gpus": "200000"},
+            "gpus is '200000': use at most 100000.",
             id="too many GPUs",
         ),
         pytest.param(
             {"gpu_memory": "9" * 5000 + "G"},
-            f"{'9' * 59}… is not a valid amount of GPU memory. Ask for memory as 4G or 500M.",
+            f"gpu_memory is '{'9' * 59}…': give a number and a unit, as in 4G or 4096M.",
             id="too much memory",
         ),
         pytest.param(
             {"priority": "9" * 5000},
-            f"{'9' * 59}… is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            f"priority is '{'9' * 59}…': use low, normal, high or a number from 0 to 1000.",
             id="priority of 5,000 nines as text",
         ),
         pytest.param(
             {"priority": 10**5000},
-            "a number of more than 4300 digits is no priority. Use low, normal, high, or a number"
-            " from 0 to 1000.",
+            "priority is a number of more than 60 digits: use low, normal, high or a number from 0"
+            " to 1000.",
             id="priority of 5,001 digits",
         ),
         pytest.param(
             {"priority": "٣"},
-            "٣ is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            "priority is '٣': use low, normal, high or a number from 0 to 1000.",
             id="digit outside ASCII",
         ),
         pytest.param(
             {"workers": 10**5000},
-            "The workers 'a number of more than 4300 digits' is not possible. Ask for 1 worker or"
-            " more.",
+            "workers is a number of more than 60 digits: it must be at most 10000.",
             id="workers of 5,001 digits",
         ),
         pytest.param(
@@ -291,14 +279,15 @@ def test_program_command_names_words_of_an_invalid_type(program, args, sentence,
         ),
         pytest.param(
             {"env": {"not a name": "secret"}},
-            "The env is not possible. Give it as NAME=VALUE.",
+            "env: it has characters that are not possible there, or is too long. Give it as"
+            " NAME=VALUE.",
             id="value of a variable stays secret",
         ),
     ],
 )
 def test_submit_request_refuses_an_invalid_option_in_one_sentence(options, sentence):
     with pytest.raises(InvalidRequest) as refused:
-        request.submit_request(["true"], **options)
+        request.keyword_request(["true"], **options)
 
     assert str(refused.value) == sentence
 
@@ -316,13 +305,13 @@ def test_job_environment_converts_values_of_variables_to_text():
     ids=["no priority", "normal priority"],
 )
 def test_submit_request_sets_the_priority_only_if_it_is_an_option(options, is_set):
-    job_request = request.submit_request(["true"], interactive=True, **options)
+    job_request = request.keyword_request(["true"], interactive=True, **options)
 
     assert ("priority" in job_request.model_fields_set) is is_set
 
 
 def test_submit_request_without_an_amount_requests_no_gpu():
-    job_request = request.submit_request(["true"])
+    job_request = request.keyword_request(["true"])
 
     assert (job_request.gpus, job_request.gpu_memory_mib, job_request.kind) == (None, None, "job")
 
@@ -331,7 +320,7 @@ def test_submit_request_without_an_amount_requests_no_gpu():
 def test_submit_request_records_code_digests_unless_it_has_an_image(folder, image):
     (folder / "noted.py").write_text("pass")
 
-    job_request = request.submit_request(["python", "noted.py", "missing.yaml"], image=image)
+    job_request = request.keyword_request(["python", "noted.py", "missing.yaml"], image=image)
 
     digest = hashlib.sha256(b"pass").hexdigest()
     files = {"noted.py": digest, "missing.yaml": "gone"}
@@ -341,7 +330,7 @@ def test_submit_request_records_code_digests_unless_it_has_an_image(folder, imag
 def test_submit_request_records_the_umask_of_the_kernel(folder):
     before = os.umask(0o027)
     try:
-        job_request = request.submit_request(["true"])
+        job_request = request.keyword_request(["true"])
     finally:
         os.umask(before)
 
@@ -352,7 +341,7 @@ def test_submit_request_records_the_umask_of_the_kernel(folder):
 def test_submit_request_converts_text_options_to_its_fields(folder, monkeypatch):
     monkeypatch.setenv("MY_OWN", "handed on")
 
-    job_request = request.submit_request(
+    job_request = request.keyword_request(
         ["true"], gpu_memory="1.5 GiB", priority="75", env=["A=b=c", "MY_OWN"], interactive=True
     )
 
@@ -368,9 +357,9 @@ def test_submit_request_converts_text_options_to_its_fields(folder, monkeypatch)
 
 @pytest.mark.parametrize("size", ["4G", "4GiB", "0.3G", "500M", "1 T", "2gb"])
 def test_memory_sizes_parse_as_on_the_command_line(size):
-    job_request = request.submit_request(["true"], gpu_memory=size)
+    job_request = request.keyword_request(["true"], gpu_memory=size)
 
-    assert job_request.gpu_memory_mib == parse_memory_mib(size)
+    assert job_request.gpu_memory_mib == memory_mib(size)
 
 
 def test_cell_command_runs_the_stored_source_with_this_python():
@@ -437,7 +426,7 @@ OPTION_NAMES = (
 )
 def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options, program, args):
     for make_request in (
-        lambda: request.submit_request(["true"], **options),
+        lambda: request.keyword_request(["true"], **options),
         lambda: request.program_command(program, args),
         lambda: request.cell_command(program if isinstance(program, str) else "1", ["a"]),
     ):
@@ -456,8 +445,8 @@ def test_submit_options_of_any_type_give_a_request_or_an_error_sentence(options,
     "submit",
     [
         pytest.param(lambda: request.program_command("nosuch.py"), id="script"),
-        pytest.param(lambda: request.submit_request(["sh"]), id="command"),
-        pytest.param(lambda: request.submit_request(["sh"], workdir="data"), id="relative"),
+        pytest.param(lambda: request.keyword_request(["sh"]), id="command"),
+        pytest.param(lambda: request.keyword_request(["sh"], workdir="data"), id="relative"),
     ],
 )
 def test_submit_in_a_removed_folder_gets_an_error_that_names_the_folder(
@@ -481,4 +470,4 @@ def test_existing_workdir_is_accepted_by_a_kernel_in_a_removed_folder(tmp_path, 
     monkeypatch.chdir(removed_folder)
     removed_folder.rmdir()
 
-    assert request.submit_request(["sh"], workdir=str(tmp_path)).workdir == str(tmp_path)
+    assert request.keyword_request(["sh"], workdir=str(tmp_path)).workdir == str(tmp_path)

@@ -32,7 +32,7 @@ from runai.hub_service.agent.devices.nvml_processes import (
 from runai.hub_service.agent.processes.process_owners import ProcessOwner, ProcessOwners
 from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
 from runai.hub_service.model.device import Device
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 
 class NvmlDevices:

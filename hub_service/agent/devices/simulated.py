@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from runai.hub_service.agent.processes.process_table import ProcessTable, ProcessUse
 from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
 from runai.hub_service.model.device import Device
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 MEMORY_MIB = 16384
 """Memory of each simulated device."""

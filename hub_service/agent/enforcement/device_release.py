@@ -14,7 +14,7 @@ import psutil
 
 from runai.hub_service.agent.readings import Poll
 from runai.hub_service.processes import pidfd
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 log = logging.getLogger(__name__)
 

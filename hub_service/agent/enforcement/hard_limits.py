@@ -14,7 +14,7 @@ import pynvml
 from runai.hub_service.agent.processes.process_owners import SAME_START_S
 from runai.hub_service.limits.cgroups import GroupsUnavailable
 from runai.hub_service.limits.driver_limits import DriverLimits
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.limits.watchdog import EscalationStep, Holding, Watchdog, WatchedProcess
 from runai.hub_service.processes import pidfd
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, Notice
+from runai.hub_service.wire.reports import AgentAllocation, AgentReport, Notice
 
 
 class MpsClients:

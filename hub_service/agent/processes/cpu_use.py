@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import psutil
 
 from runai.hub_service.agent.readings import Poll
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.reports import AgentAllocation, AgentReport
 
 IDLE_BELOW = 0.01
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from runai.hub_service.processes.pidfd import PidfdHandles
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 SAME_START_S = 2.0
 """Largest difference between two creation times of the same process. The kernel reports them

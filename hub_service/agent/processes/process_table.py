@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 from runai.hub_service.agent.processes.process_owners import ProcessOwner, ProcessOwners
-from runai.hub_service.wire.agent_reports import AgentAllocation
+from runai.hub_service.wire.reports import AgentAllocation
 
 MIB = 1 << 20
 

@@ -88,20 +88,37 @@ const FORMS = {
   },
 };
 
-/** @param {HTMLFormElement} form */
+/** Variables of lines NAME=VALUE. @param {string} lines @returns {Record<string, string>} */
+const variables = (lines) => Object.fromEntries(lines.split("\n").map((line) => line.trim()).filter(Boolean)
+  .map((line) => {
+    const [name, ...value] = line.split("=");
+    if (!value.length) throw new Error(`${line} has no value: write ${line}=VALUE.`);
+    return [name, value.join("=")];
+  }));
+
+/** An error of the API with the label of the field that it names; the field is focused. @param {HTMLFormElement} form @param {string} sentence */
+function inLabels(form, sentence) {
+  for (const field of /** @type {NodeListOf<HTMLInputElement>} */ (form.querySelectorAll("[data-request]"))) {
+    if (!sentence.startsWith(`${field.name} `) && !sentence.startsWith(`${field.name}: `)) continue;
+    field.closest("details")?.setAttribute("open", "");
+    field.focus();
+    return `${field.labels?.[0].textContent?.trim()}${sentence.slice(field.name.length)}`;
+  }
+  return sentence;
+}
+
+/** The request that a form has; an empty field has its default. @param {HTMLFormElement} form */
 function request(form) {
   const typed = new FormData(form);
   const text = (/** @type {string} */ name) => String(typed.get(name) ?? "").trim();
-  return {
-    project: text("project"),
-    name: text("name") || null,
-    command: ["/bin/sh", "-c", text("command")],
-    workdir: text("workdir"),
-    gpus: text("gpus") || null,
-    workers: Number(text("workers") || 1),
-    priority: text("priority"),
-    elastic: typed.has("elastic"),
-  };
+  /** @type {Record<string, any>} */
+  const fields = { project: text("project"), command: ["/bin/sh", "-c", text("command")], workdir: text("workdir") };
+  for (const field of /** @type {NodeListOf<HTMLInputElement>} */ (form.querySelectorAll("[data-request]"))) {
+    if (!typed.has(field.name) || !text(field.name)) continue;
+    const kind = field.dataset.request;
+    fields[field.name] = kind === "check" ? true : kind === "lines" ? variables(text(field.name)) : text(field.name);
+  }
+  return fields;
 }
 
 /** @param {HTMLFormElement} form @param {"preview" | "save"} what */
@@ -111,7 +128,7 @@ async function run(form, what) {
   try {
     tell(form, await FORMS[form.dataset.form ?? ""][what](form));
   } catch (error) {
-    tell(form, [error instanceof Error ? error.message : String(error)], true);
+    tell(form, [inLabels(form, error instanceof Error ? error.message : String(error))], true);
   }
 }
 

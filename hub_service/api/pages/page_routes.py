@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_project_admin, may
+from runai.hub_service.api.pages.form_fields import NEW_PROJECT, project_fields, request_form_fields
 from runai.hub_service.api.pages.page_parts import (
     RANGES,
     NamedRange,
@@ -25,20 +26,20 @@ from runai.hub_service.api.pages.page_parts import (
 )
 from runai.hub_service.api.pages.page_reply import packed, page_reply
 from runai.hub_service.api.pages.page_stream import part_stream
-from runai.hub_service.api.pages.project_fields import NEW_PROJECT, project_fields
 from runai.hub_service.api.pages.templates import PAGES, templates
 from runai.hub_service.api.routes.usage import usage_between, usage_of_each
 from runai.hub_service.api.services.explanations import explanation
 from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep, WatcherDep
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.viewer import Viewer
+from runai.hub_service.api.views.workload_facts import workload_facts
 from runai.hub_service.api.views.workload_pages import WorkloadListFilter, page_of
 from runai.hub_service.ledger import UsageFilter
 from runai.hub_service.model.records import WorkloadRecord, WorkloadState, workload_id
 from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName
+from runai.hub_service.wire.schemas import WorkloadDetail, WorkloadPage, WorkloadStateName
 from runai.hub_service.wire.usage_schemas import UsageKind
 
 router = APIRouter(include_in_schema=False)
@@ -56,6 +57,8 @@ _KINDS: tuple[tuple[UsageKind, str], ...] = (
     ("node", "Node"),
 )
 
+_IN_TITLE = {"Name", "Project", "State", "Reason"}
+"""Facts that the page has above the others."""
 _WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
 
 RangeName = Annotated[str, Query(alias="range")]
@@ -261,7 +264,8 @@ async def submit(request: Request, platform: PlatformDep) -> Response:
             }
             for p in own_projects
         ]
-        return {"here": "submit", "live": "", "projects": projects}
+        first, more = request_form_fields("kubernetes" if platform.images else "local")
+        return {"here": "submit", "live": "", "projects": projects, "first": first, "more": more}
 
     return await page_reply(request, platform, "submit.html", values)
 
@@ -324,13 +328,16 @@ async def _workload_values(
     spec = viewer.read_model.spec(record.spec.project)
     reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
     history = await platform.cluster.history(record.id) if reads else []
-    # The page shows history to readers only, and nothing else of the detail.
-    view = viewer.detail(record, history)
+    view = viewer.detail(record, history) if reads else viewer.workload(record)
+    now = datetime.fromtimestamp(viewer.read_model.at, UTC)
+    events = view.history if isinstance(view, WorkloadDetail) else []
     waits = record.state in _WAITING
     return {
         "workload": workload_values(view),
+        "facts": [fact for fact in workload_facts(view, now) if fact.label not in _IN_TITLE],
         "reads": reads,
-        "life": life(view.history, datetime.fromtimestamp(viewer.read_model.at, UTC)),
+        "history": events,
+        "life": life(events, now),
         "explanation": await explanation(platform, caller, record) if waits else None,
     }
 

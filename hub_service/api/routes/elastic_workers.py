@@ -12,7 +12,7 @@ from runai.hub_service.api.services.event_stream import result_before_shutdown
 from runai.hub_service.api.services.platform import Caller, Platform, PlatformDep
 from runai.hub_service.model.cluster import WorkerMessages
 from runai.hub_service.wire.errors import NotFound
-from runai.hub_service.wire.worker_schemas import EndedReply, EndedReport, StatusReport, TargetReply
+from runai.hub_service.wire.reports import EndedReply, EndedReport, StatusReport, TargetReply
 
 router = APIRouter(prefix="/worker", tags=["workers"])
 

@@ -17,9 +17,9 @@ from runai.hub_service.ledger import Usage, UsageFilter
 from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId, WorkloadSpec
-from runai.hub_service.wire.agent_reports import AgentReply, AgentReport, PodDevices
 from runai.hub_service.wire.base_schema import Time
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
+from runai.hub_service.wire.reports import AgentReply, AgentReport, PodDevices
 from runai.hub_service.wire.usage_schemas import (
     PastWorkload,
     UsageKind,

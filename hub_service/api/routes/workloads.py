@@ -25,13 +25,8 @@ from runai.hub_service.wire.amounts import MOST_LINES
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.program_schemas import EnvironmentView, LogLine, ProcessReport
-from runai.hub_service.wire.schemas import (
-    ScaleRequest,
-    SubmitReply,
-    SubmitRequest,
-    WorkloadDetail,
-    WorkloadPage,
-)
+from runai.hub_service.wire.schemas import ScaleRequest, SubmitReply, WorkloadDetail, WorkloadPage
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 router = APIRouter(route_class=UniqueKeys, prefix="/workloads", tags=["workloads"])
 

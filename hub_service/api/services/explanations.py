@@ -140,7 +140,7 @@ def _added_specs(
         project = find_project(request.project, projects, sorted(projects))
         largest_device = (read_model.largest_device_mib, read_model.most_devices)
         site = SubmissionContext(
-            projects, taken, *largest_device, images=True, default_cpu=not platform.images
+            projects, taken, *largest_device, executor="kubernetes", default_cpu=not platform.images
         )
         if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901

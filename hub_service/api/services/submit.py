@@ -22,7 +22,8 @@ from runai.hub_service.processes.accounts.umask import USUAL, umask_of_submissio
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.scheduler.model.snapshot import Plan, Stop, Wait
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
+from runai.hub_service.wire.schemas import SubmitReply
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 DECIDED_WITHIN_S = 2.0
 """Seconds to wait for the scheduler's decision; a slower cycle is not waited for."""
@@ -123,7 +124,7 @@ def _build_spec(
         projects,
         taken,
         *largest_device,
-        platform.images,
+        "kubernetes" if platform.images else "local",
         read_model.gpu_types,
         default_cpu=not platform.images,
         # Kubernetes may add a node that is larger; this machine's do not change.

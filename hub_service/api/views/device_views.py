@@ -11,8 +11,8 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.views.read_model import DeviceState
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, ProcessSample
 from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, OthersView
+from runai.hub_service.wire.reports import AgentAllocation, AgentReply, ProcessSample
 from runai.hub_service.wire.schemas import DeviceShareView
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.wire.reports import AgentReport, Notice, ProcessSample
 
 RECENT_S = 10.0
 """Seconds for which reported processes count as current."""

@@ -21,7 +21,7 @@ from runai.hub_service.model.records import ProjectRecord, ProjectSpec, Workload
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import ProjectShare, Snapshot, WorkerState
-from runai.hub_service.wire.agent_reports import ProcessSample
+from runai.hub_service.wire.reports import ProcessSample
 
 
 class DeviceState(NamedTuple):

@@ -8,11 +8,11 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from runai.hub_service.cli.framework.param_types import parse_memory_mib, quoted
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
-from runai.hub_service.client import Client
-from runai.hub_service.wire.amounts import seconds
+from runai.hub_service.client import Client, texts
+from runai.hub_service.client.request_options import quoted
+from runai.hub_service.wire.amounts import gpus, seconds
 from runai.hub_service.wire.base_schema import Wire
 from runai.hub_service.wire.explanation_schemas import (
     Effect,
@@ -22,20 +22,18 @@ from runai.hub_service.wire.explanation_schemas import (
     SettingName,
     WhatIf,
 )
-from runai.hub_service.wire.schemas import SubmitRequest
-from runai.hub_service.wire.validation import checked
+from runai.hub_service.wire.validation import checked, invalid_request
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 _SETTINGS: Final = get_args(SettingName)
 _ADDED: Final = re.compile(
     r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"
     r"(?:\s+(?P<kind>job|session))?"
     r"(?:\s+(?P<workers>\d{1,9})\s*(?:x|workers?\s+of))?"
-    r"\s+(?P<amount>\d{1,12}(?:\.\d{1,12})?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
+    r"\s+(?P<amount>[\d.,/¼½¾⅓⅔⅛]{1,30}(?:\s*%)?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
     r"(?:\s+(?P<priority>low|normal|high))?\s*$",
-    re.IGNORECASE | re.ASCII,
+    re.IGNORECASE,
 )
-_GPUS: Final = r"[0-9]{1,12}(\.[0-9]{1,3})?"
-_DECIMALS: Final = 3
 _WHOLE: Final = ("weight", "priority")
 
 
@@ -47,7 +45,7 @@ def parse_addition(text: str) -> dict[str, object]:
     >>> parse_addition("nlp 8 workers of 1 GPU high")["workers"]
     8
     >>> parse_addition("vision session 20G")
-    {'project': 'vision', 'gpu_memory_mib': 20480, 'kind': 'session'}
+    {'project': 'vision', 'gpu_memory_mib': '20g', 'kind': 'session'}
 
     Raises:
         ValueError: the project or the amount is missing.
@@ -62,12 +60,9 @@ def parse_addition(text: str) -> dict[str, object]:
     amount, unit = matched["amount"], matched["unit"].lower()
     request: dict[str, object] = {"project": matched["project"]}
     if unit in {"", "gpu", "gpus"}:
-        if len(amount.partition(".")[2]) > _DECIMALS:
-            message = f"{amount} GPUs is too fine: use at most three decimals"
-            raise ValueError(message)
         request["gpus"] = amount
     else:
-        request["gpu_memory_mib"] = parse_memory_mib(amount + unit)
+        request["gpu_memory_mib"] = amount + unit
     if matched["kind"] is not None and matched["kind"].lower() == "session":
         request["kind"] = "session"
     if matched["workers"] is not None:
@@ -99,18 +94,22 @@ def parse_setting(text: str) -> dict[str, object]:
     value = value.strip()
     if value.lower() in {"none", "unlimited"}:
         return {"project": project, "setting": setting, "value": None}
+    try:
+        return {"project": project, "setting": setting, "value": _setting_value(setting, value)}
+    except ValueError as wrong:
+        message = f"{project}.{setting} cannot be {quoted(value)}: {wrong}, or none"
+        raise ValueError(message) from None
+
+
+def _setting_value(setting: str, value: str) -> object:
     if setting == "min_runtime":
-        try:
-            return {"project": project, "setting": setting, "value": seconds(value)}
-        except ValueError as wrong:
-            message = f"{project}.{setting} cannot be {quoted(value)}: {wrong}"
-            raise ValueError(message) from None
-    is_number = re.fullmatch(r"[0-9]{1,12}" if setting in _WHOLE else _GPUS, value)
-    if not is_number:
-        kind = "a whole number" if setting in _WHOLE else "a number of GPUs or none"
-        message = f"{project}.{setting} cannot be {quoted(value)}: give {kind}"
+        return seconds(value)
+    if setting not in _WHOLE:
+        return str(gpus(value))
+    if not re.fullmatch(r"[0-9]{1,12}", value):
+        message = "use a whole number"
         raise ValueError(message)
-    return {"project": project, "setting": setting, "value": value}
+    return value
 
 
 T = TypeVar("T", bound=Wire)
@@ -142,8 +141,8 @@ def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T
     try:
         return kind.model_validate(parse(text))
     except ValidationError as wrong:
-        first = wrong.errors()[0]
-        message = f"{quoted(text)} cannot be meant: {quoted(first['input'])}: {first['msg']}"
+        refused = invalid_request([dict(error) for error in wrong.errors()])
+        message = f"{quoted(text)} cannot be meant: {refused.message}"
         raise click.BadParameter(message, param_hint=option) from None
     except ValueError as wrong:
         raise click.BadParameter(str(wrong), param_hint=option) from None
@@ -166,12 +165,12 @@ def _show_answer(answer: WhatIf) -> None:
 
 
 def _effect_row(effect: Effect) -> list[str | Text]:
-    reason = render.reason(effect.reason)
+    reason = texts.reason(effect.reason)
     return [
         effect.workload,
         effect.project,
         effect.user or "-",
-        render.gpus(effect.gpus),
+        texts.gpus(effect.gpus),
         effect.before or "-",
         effect.after,
         reason,
@@ -196,4 +195,4 @@ def _project_row(project: ProjectEffect) -> list[str | Text]:
 
 def _from_to(before: float, after: float) -> str:
     is_same = before == after
-    return render.gpus(after) if is_same else f"{render.gpus(before)} -> {render.gpus(after)}"
+    return texts.gpus(after) if is_same else f"{texts.gpus(before)} -> {texts.gpus(after)}"

@@ -29,8 +29,8 @@ from runai.hub_service.model.records import (
     WorkloadId,
     WorkloadRecord,
 )
-from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import Conflict, NotFound
+from runai.hub_service.wire.reports import AgentReport
 
 MAX_REPORT_INTERVAL_S = 15.0
 """Longest time between two reports that counts as reclaimed, in seconds."""

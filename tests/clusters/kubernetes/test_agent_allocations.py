@@ -9,8 +9,8 @@ from kubernetes_lab import kubernetes_lab
 from labs import NODE, SimulatedLab, plan, start
 from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.reports import AgentReport
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes

@@ -28,9 +28,9 @@ from ports import free_port
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.client import Client
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import AUDIENCE
-from runai.hub_service.wire.agent_reports import AgentReport, NodeDevice
 from runai.hub_service.wire.errors import Forbidden
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, NodeDevice
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 pytestmark = pytest.mark.kubernetes
 

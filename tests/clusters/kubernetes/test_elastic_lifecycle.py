@@ -19,7 +19,8 @@ from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from control_plane.process_kubelet import NODE, ProcessKubelet
 from runai.elastic.checkpoint import latest
-from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest
+from runai.hub_service.wire.schemas import ScaleRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

@@ -13,6 +13,8 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRe
         pytest.param({}, None, id="no annotation"),
         pytest.param({"gpu-fraction": "0.5"}, DeviceRequest(milli=500), id="fraction"),
         pytest.param({"gpu-memory": "8000"}, DeviceRequest(mib=8000), id="memory"),
+        pytest.param({"gpu-memory": "8G"}, DeviceRequest(mib=8192), id="memory with a unit"),
+        pytest.param({"gpu-fraction": "1/3"}, DeviceRequest(milli=333), id="third of a device"),
         pytest.param(
             {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"},
             DeviceRequest(milli=500, devices=2),
@@ -44,10 +46,10 @@ INVALID = {
     "whole device": ({"gpu-fraction": "1"}, 0, "must be a part of one GPU"),
     "more than a device": ({"gpu-fraction": "1.5"}, 0, FRACTION_MESSAGE),
     "fraction as a word": ({"gpu-fraction": "half"}, 0, FRACTION_MESSAGE),
-    "memory with a unit": (
-        {"gpu-memory": "8GiB"},
+    "memory with an unknown unit": (
+        {"gpu-memory": "8 pounds"},
         0,
-        "gpu-memory must be MiB of device memory, such as 8000",
+        "gpu-memory must be device memory, such as 8000 (MiB) or 8G",
     ),
     "fraction and memory": ({"gpu-fraction": "0.5", "gpu-memory": "1"}, 0, "are both given"),
     "device count": ({"gpu-fraction-num-devices": "2"}, 0, f"{ALONE_MESSAGE} or gpu-memory"),

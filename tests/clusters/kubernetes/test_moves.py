@@ -17,7 +17,7 @@ from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 

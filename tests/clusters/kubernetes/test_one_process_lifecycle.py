@@ -16,7 +16,8 @@ import pytest
 from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from control_plane.process_kubelet import NODE, ProcessKubelet
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness"), pytest.mark.timeout(600)]

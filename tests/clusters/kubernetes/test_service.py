@@ -19,7 +19,7 @@ from control_plane.objects import pod
 from restarted_under_load import delete_workload, running_clients, submit_workload, suspend_workload
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 pytestmark = pytest.mark.kubernetes
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -187,7 +189,7 @@ def lines_and_gaps(log: WorkerLog) -> list[tuple[int, str]]:
     return [(n, line) for n, text in chunks for line in text.splitlines(keepends=True)]
 
 
-def of_attempt_1(lines_and_gaps: list[str | tuple[int, str]]) -> list[tuple[int, str]]:
+def of_attempt_1(lines_and_gaps: Sequence[Any]) -> list[tuple[int, str]]:
     """Return lines with their attempt; gaps have it already."""
     return [piece if isinstance(piece, tuple) else (1, piece) for piece in lines_and_gaps]
 

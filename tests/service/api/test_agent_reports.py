@@ -8,14 +8,9 @@ from decimal import Decimal
 import pytest
 
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.wire.agent_reports import (
-    AgentReport,
-    DeviceSample,
-    ProcessSample,
-    UsageSample,
-)
 from runai.hub_service.wire.errors import Forbidden, NotFound
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, ProcessSample, UsageSample
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 FELL_OFF = "XID 79: GPU has fallen off the bus"
 

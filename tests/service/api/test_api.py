@@ -12,10 +12,11 @@ import pytest
 
 from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 

@@ -35,7 +35,7 @@ from runai.hub_service.cli.framework.command_list import SECTIONS
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.widgets.magics import RunaiMagics
 
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from runai.hub_service.api import routes
 from runai.hub_service.wire.base_schema import Wire
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 JSON = {"Content-Type": "application/json"}
 JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
@@ -57,13 +58,13 @@ INVALID_SUBMISSIONS = [
     pytest.param("out", JOB, 400, "no_project",
                  ["You are not a member of any project.", "admin"], id="in no project"),
     pytest.param("ana", {**JOB, "gpus": -1}, 400, "invalid_request",
-                 ["gpus is -1: it must be at least 0.", "0.5"], id="-1 GPUs"),
+                 ["gpus is -1: use a number from 0 upwards."], id="-1 GPUs"),
     pytest.param("ana", {**JOB, "gpus": 1.5}, 400, "not_whole",
                  ["1.5 GPUs are not possible", "Ask for 1 or 2"], id="fraction 1.5"),
     pytest.param("ana", {**JOB, "gpus": 0.3333}, 400, "invalid_request",
-                 ["gpus is 0.3333: use at most 3 decimals."], id="too fine a fraction"),
+                 ["gpus is 0.3333: use at most three decimals."], id="too fine a fraction"),
     pytest.param("ana", {**JOB, "gpus": "many"}, 400, "invalid_request",
-                 ["gpus is 'many': it must be a number."], id="no number"),
+                 ["gpus is 'many': use a number such as 0.5 or 2."], id="no number"),
     pytest.param("ana", {**JOB, "expected_runtime": "soon"}, 400, "invalid_request",
                  ["expected_runtime is 'soon': give a number and a unit, such as 90m, 2h or 3d."],
                  id="no duration"),
@@ -79,8 +80,10 @@ INVALID_SUBMISSIONS = [
                  "invalid_request", ["code is"], id="code without a path"),
     pytest.param("ana", {**JOB, "code": {"commit": "HEAD"}}, 400,
                  "invalid_request", ["code is 'HEAD'"], id="code without a commit id"),
-    pytest.param("ana", {**JOB, "image": "example/train:1"}, 400, "no_images",
-                 ["Jobs here run as programs of this machine", "--image"], id="image of a program"),
+    pytest.param("ana", {**JOB, "image": "example/train:1"}, 400, "other_executor",
+                 ["--image is for Kubernetes; jobs here run as programs of this machine.",
+                  "Leave it out: what your notebook has installed is there."],
+                 id="image of a program"),
     pytest.param("ana", {**JOB, "image": "Not an image"}, 400, "invalid_request",
                  ["image is 'Not an image': it has characters that are not possible there",
                   "docker pull"], id="malformed image"),
@@ -123,7 +126,8 @@ INVALID_SUBMISSIONS = [
     pytest.param("ana", {**JOB, "priority": 90}, 403, "priority",
                  ["Priority 90 is for admins", "low, normal or high"], id="priority for admins"),
     pytest.param("ana", {**JOB, "priority": "urgent"}, 400, "invalid_request",
-                 ["priority is 'urgent'", "low, normal or high"], id="unknown priority"),
+                 ["priority is 'urgent'", "use low, normal, high or a number from 0 to 1000"],
+                 id="unknown priority"),
     pytest.param("ana", {**JOB, "owner": "vic"}, 403, "forbidden",
                  ["Only the platform's own hub may submit for others."], id="owner not the user"),
     pytest.param("ana", {**JOB, "workdir": "/no/such/place"}, 400, "no_such_directory",

@@ -15,7 +15,7 @@ from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.explanation_schemas import PlanQuestion, SettingChange
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 

@@ -14,7 +14,8 @@ from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Snapshot
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
-from runai.hub_service.wire.schemas import ProjectPut, ScaleRequest, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut, ScaleRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 JOB = {"project": "vision", "command": ["train"]}

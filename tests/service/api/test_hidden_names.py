@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.scheduler import Policy
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 

@@ -17,7 +17,7 @@ from runai.hub_service.model.records import StateReason
 from runai.hub_service.processes.log_lines import JsonLines, LogLines
 from runai.hub_service.wire.errors import Unauthenticated
 from runai.hub_service.wire.printable import for_terminal, printable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 JSON = {"Content-Type": "application/json"}
 UNPRINTABLE_CHARACTERS = {
@@ -288,7 +288,7 @@ async def test_agent_report_with_a_hostile_process_name_is_accepted(simulated):
 
 
 def test_agent_report_escapes_an_unencodable_process_name():
-    from runai.hub_service.wire.agent_reports import AgentReport
+    from runai.hub_service.wire.reports import AgentReport
 
     process = {"device": "d", "pid": 7, "workload": "", "worker": "", "account": "eve",
                "name": "odd\udcff\n", "utilization": None, "memory_mib": None}  # fmt: skip

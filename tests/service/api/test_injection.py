@@ -24,7 +24,8 @@ from runai.hub_service.controller.notifications.events import Notification
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.progress import Progress
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from runai.widgets import connect, panel
 from runai.widgets.panel import Panel
 from service_process import TOKEN

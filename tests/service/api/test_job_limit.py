@@ -13,7 +13,7 @@ import pytest
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.wire.errors import Conflict
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 MAX_JOBS = 10
 

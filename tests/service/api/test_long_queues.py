@@ -16,7 +16,7 @@ from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 EXTRA_JOBS = 30
 

@@ -8,8 +8,8 @@ from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.views.latest_agent_reports import NOTICE_FOR_S, RECENT_S, AgentReports
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
-from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 DEVICE = SimulatedDevices(1, node="lab").devices()[0].uuid
 """A device of the fixture's node."""

@@ -26,8 +26,8 @@ from runai.hub_service.scheduler.model.snapshot import (
     Stop,
     StopCode,
 )
-from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 DASHBOARD = Path(__file__).parents[3] / "helm" / "dashboards" / "gpus.json"

@@ -19,7 +19,8 @@ from runai.hub_service.api.services import event_stream
 from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.processes.shell_environment import RENDEZVOUS
 from runai.hub_service.wire.program_schemas import ExecRequest
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 JOB_ID = "vision/exp-of-ana"

@@ -10,7 +10,8 @@ import pytest
 
 from authz import ROWS, USERS, expected, token_name
 from runai.hub_service.api.pages.templates import templates
-from runai.hub_service.wire.schemas import ElasticView, IdleView, SubmitRequest
+from runai.hub_service.wire.schemas import ElasticView, IdleView
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 IDLE = IdleView(since=AT, text="idle", keeps_left=1, releasable=True)

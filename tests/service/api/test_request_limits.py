@@ -30,7 +30,7 @@ from runai.hub_service.api.middleware.request_limits import (
 from runai.hub_service.client import AsyncClient, transport
 from runai.hub_service.client.calls import Retries
 from runai.hub_service.wire.errors import TooMany, Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 CALLS_PER_S = 4
 BURST = CALLS_PER_S * WINDOW_S

@@ -16,7 +16,8 @@ from runai.hub_service.model.records import StateReason
 from runai.hub_service.scheduler import Workload, decide
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.wire.errors import Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
+from runai.hub_service.wire.schemas import WorkloadView
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 

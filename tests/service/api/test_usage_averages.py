@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, UsageSample
 from runai.hub_service.wire.usage_schemas import UsageSeries
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 
 def job(name: str, project: str, gpus: str) -> SubmitRequest:

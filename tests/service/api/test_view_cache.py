@@ -37,7 +37,8 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.device_schemas import DeviceView
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
+from runai.hub_service.wire.schemas import WorkloadView
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
 OWN_RIGHTS, NO_RIGHTS = (True, True), (False, False)

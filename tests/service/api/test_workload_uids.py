@@ -10,7 +10,8 @@ import pytest
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.wire.errors import Conflict, Forbidden, NotFound
 from runai.hub_service.wire.program_schemas import ExecRequest, ProcessReport
-from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import ScaleRequest, WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 JOB_REQUEST = SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1)
 

@@ -29,7 +29,8 @@ from runai.hub_service.wire.errors import (
 )
 from runai.hub_service.wire.problems import STATUS, error_from_reply, problem_of
 from runai.hub_service.wire.program_schemas import LogLine
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from tls_hub import tls_hub
 
 WHOAMI = {

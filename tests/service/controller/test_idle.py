@@ -20,10 +20,11 @@ from runai.embedded.culler import cull_arbiter
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.enforcement.device_release import DeviceReleaser
-from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest
+from runai.hub_service.wire.reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.schemas import IdlePut, ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 # A notebook server with one kernel; it prints a line when it is ready.

@@ -16,8 +16,8 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.records import Process, ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.reports import AgentReport, UsageSample
 
 DEVICES = SimulatedDevices(2, node="lab").devices()
 

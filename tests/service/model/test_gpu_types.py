@@ -13,7 +13,8 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.model.workload_spec import SubmissionContext, workload_spec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 A100, A100_40GB, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-H100-SXM5-80GB"
 NODE_TYPES = [A100, A100_40GB, H100]

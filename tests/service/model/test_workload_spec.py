@@ -13,7 +13,7 @@ from runai.hub_service.model.gpu_types import resolve_types
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.model.workload_spec import SubmissionContext, workload_spec
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 VISION = ProjectSpec("vision")
 A100, A100_40GB, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
@@ -23,7 +23,7 @@ SITE = SubmissionContext(
     largest_device_mib=16_000,
     most_devices=4,
     gpu_types=[A100, A100_40GB, L4],
-    images=True,
+    executor="kubernetes",
 )
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import ProjectPut, WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 STEPS = 40
 SEED = 1

@@ -20,7 +20,7 @@ from runai.hub_service.cli.doctor.platform_checks import check_room_for_files
 from runai.hub_service.client import Client
 from runai.hub_service.clusters.local.store.cluster_sqlite import BALLAST_BYTES
 from runai.hub_service.wire.errors import Unavailable
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from service_process import TOKEN, Service
 from waiting import eventually
 

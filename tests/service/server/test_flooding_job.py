@@ -15,7 +15,7 @@ import pytest
 
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.wire.program_schemas import LogLine
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from service_process import Service
 from waiting import eventually
 

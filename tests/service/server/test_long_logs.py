@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import WorkloadDetail
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 MILLION_LINES = 1_000_000

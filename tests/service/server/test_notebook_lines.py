@@ -13,8 +13,8 @@ import nbformat
 import pytest
 
 from runai.hub_service.limits import with_hook
-from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 MEMORY_ERROR_CELL = """
 class OutOfMemoryError(RuntimeError):

@@ -15,7 +15,7 @@ import sys
 from runai.hub_service.agent.agent import Agent
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 LIMIT_MIB = 100
 USED_MIB = 800

@@ -19,7 +19,7 @@ import pytest
 from postgres_restarts import RestartedServer, restarted_server
 from runai.hub_service.cli.doctor.checks import check_ready
 from runai.hub_service.client.connection import Connection
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 from service_process import TOKEN, Service
 from waiting import eventually
 

@@ -21,8 +21,8 @@ from runai.hub_service.scheduler.model.quantity import (
     fraction_of_memory,
     gpu_text,
     memory_of_fraction,
-    milli_gpus,
 )
+from runai.hub_service.wire import amounts
 
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 MOST = "runai/max-gpus"
@@ -48,7 +48,7 @@ OF_MEMORY = (
 """Variables with a program's memory limits; the binding writes them to annotations."""
 SHARING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Without these, frameworks allocate a GPU's whole memory, including the other pods' shares."""
-MOST_DEVICES, MOST_MIB, MOST_DIGITS = 64, 1 << 30, 10
+MOST_DEVICES, MOST_DIGITS = 64, 10
 _FIELD = f"metadata.annotations['{VISIBLE}']"
 
 
@@ -131,7 +131,7 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[DeviceRequest 
     devices = _number(annotations.get(DEVICES, "1"), most=MOST_DEVICES)
     if not devices:
         wrong = wrong or f"{DEVICES} must be a number of devices, such as 2"
-    milli, mib = _milli(fraction or ""), _number(memory or "", most=MOST_MIB)
+    milli, mib = _milli(fraction or ""), _mib(memory or "")
     most = _number(annotations.get(MOST, ""), most=MOST_DEVICES)
     if MOST in annotations:
         if not most:
@@ -144,7 +144,7 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[DeviceRequest 
     if fraction is not None and not milli:
         wrong = wrong or f"{FRACTION} must be a part of one GPU, such as 0.5, in thousandths"
     if memory is not None and not mib:
-        wrong = wrong or f"{MEMORY} must be MiB of device memory, such as 8000"
+        wrong = wrong or f"{MEMORY} must be device memory, such as 8000 (MiB) or 8G"
     return (None, wrong) if wrong else (DeviceRequest(milli, mib, devices, most), "")
 
 
@@ -157,10 +157,18 @@ def _number(text: str, *, most: int) -> int:
 def _milli(text: str) -> int:
     """Parse a fraction of one GPU in milli-GPU; 0 if it is none."""
     try:
-        milli = milli_gpus(float(text))
+        milli = int(amounts.gpus(text) * 1000)
     except ValueError:
         return 0
     return milli if milli <= WHOLE_GPU else 0
+
+
+def _mib(text: str) -> int:
+    """Parse device memory, a bare number in MiB; 0 if it is none."""
+    try:
+        return int(str(amounts.memory_mib(f"{text}M" if text.isdecimal() else text)))
+    except ValueError:
+        return 0
 
 
 def memory_annotations(

@@ -1,7 +1,7 @@
-"""Form fields of a project, with their labels, values and hints.
+"""Form fields of a project and of a request for a job, with their labels, values and hints.
 
-Pure. The names are the fields of `ProjectPut`; `kind` tells the page's script how to parse the
-input.
+Pure. The names are the fields of `ProjectPut` and `SubmitRequest`; `kind` tells the page's script
+how to parse the input.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,12 @@ from typing import Literal, NamedTuple
 
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.schemas import ProjectView
+from runai.hub_service.wire.workload_request import (
+    Executor,
+    RequestField,
+    form_help_texts,
+    request_fields,
+)
 
 NEW_PROJECT = ProjectView(name="", quota=0, build_quota=None)
 
@@ -70,6 +76,23 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
         *members,
         ProjectField("admins", "Admins", admins, "may change members, and stop jobs", "names"),
     ]
+
+
+_FIRST = ("name", "gpus", "workers", "priority", "elastic")
+"""Fields of a request that everybody needs, in the form's order; the rest folds away."""
+
+
+def request_form_fields(
+    executor: Executor,
+) -> tuple[list[tuple[RequestField, str]], list[tuple[RequestField, str]]]:
+    """Return the fields of the form for a job with their hints: the first ones, and the rest."""
+    hints = form_help_texts()
+    fields = {
+        field.name: (field, hints[field.name])
+        for field in request_fields()
+        if field.option.label and field.option.only_on in {None, executor}
+    }
+    return [fields.pop(name) for name in _FIRST], [*fields.values()]
 
 
 def _gpus(amount: float | None) -> str:
