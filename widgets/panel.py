@@ -240,7 +240,7 @@ def panel(*, minutes: float = 10) -> Panel:
 
     def describe(overview: Overview) -> str:
         mine = [view for view in overview.workloads if view.user == user]
-        return f"{_quota_text(overview, own(overview))}\n\n{text.workload_table(mine)}"
+        return f"{_quota_text(overview, own(overview))}\n\n{text.workload_table(mine, overview.at)}"
 
     return Panel(here, render, describe, lose=timeline.lose)
 

@@ -4,17 +4,16 @@ Pure functions from the wire's views to text.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
-from runai.hub_service.client.array_lines import counts_text
-from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
-from runai.hub_service.wire.amounts import clock_text
+from runai.hub_service.client import texts
+from runai.hub_service.client.array_lines import counts_text, folded
+from runai.hub_service.limits.tiers import gib
 from runai.hub_service.wire.device_schemas import LimitView
-from runai.hub_service.wire.program_schemas import code_text
+from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.schemas import (
-    SAVES,
     HistoryView,
     ProjectView,
-    ReasonView,
     WorkloadDetail,
     WorkloadView,
 )
@@ -50,41 +49,33 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Text:
     )
 
 
-def reason(view: ReasonView | None) -> str:
-    """Return the reason's sentence, with the position in the queue if any."""
-    if view is None:
-        return ""
-    place = f" (place {view.position} in the queue)" if view.position else ""
-    return f"{view.text.rstrip('.')}{place}" if place else view.text
-
-
 def why(view: WorkloadView) -> str:
     """Return the reason to wait or stop, and the expected start."""
     start = view.expected_start.text if view.expected_start else ""
-    return "; ".join(part for part in (reason(view.reason), start) if part)
+    return "; ".join(part for part in (texts.reason(view.reason), start) if part)
 
 
-def workload_table(views: Sequence[WorkloadView], total: int = 0) -> Text:
+def workload_table(views: Sequence[WorkloadView], now: datetime, total: int = 0) -> Text:
     """Return a table as of `runai list`; `total` counts those left out, too."""
     rows = [
         [
             view.name,
             view.project,
             view.user,
-            view.kind,
-            view.state,
-            f"{gpus(view.allocated)}/{gpus(view.gpus)}",
-            percent(view.utilized, view.allocated),
-            percent(view.utilized_average, view.gpus),
-            why(view),
+            counts_text(view.states) or view.state.replace("_", " "),
+            texts.holding(view),
+            texts.share(view.utilized, view.allocated, simulated=view.simulated),
+            texts.age(view.submitted, now),
+            texts.cause(view, now),
         ]
-        for view in views
+        for view in folded(views)
     ]
     if not rows:
         return Text("No workloads. %runai_submit script.py submits one.")
-    heads = ["NAME", "PROJECT", "USER", "KIND", "STATE", "GPUS", "UTILIZED", "AVERAGE", "REASON"]
-    simulated = ["", "(simulated GPUs)"] if any(view.simulated for view in views) else []
-    left_out = [f"{total - len(rows):,} more: !runai list --all"] if total > len(rows) else []
+    heads = ["NAME", "PROJECT", "USER", "STATE", "GPUS", "UTIL", "AGE", "REASON"]
+    simulated = ["", texts.SIMULATED_NOTE] if any(view.simulated for view in views) else []
+    missing = total - len(views)
+    left_out = [f"{missing:,} more: !runai list --all"] if missing > 0 else []
     return Text("\n".join([table(heads, rows), *simulated, *left_out]))
 
 
@@ -108,7 +99,7 @@ def workload_line(view: WorkloadView) -> Text:
         parts += [f"asks for {requested}"] if requested else []
     if view.exit_code:
         parts.append(f"exit code {view.exit_code}")
-    if why := reason(view.reason):
+    if why := texts.reason(view.reason):
         parts.append(why)
     if view.pauses:
         parts.append(f"paused {count(view.pauses, 'time')} so far")
@@ -160,63 +151,22 @@ def _quota_line(project: ProjectView, scale: float, width: int) -> str:
     )
 
 
-def describe(detail: WorkloadDetail) -> Text:
-    """Describe one workload in full."""
-    facts = [
-        ("Name", detail.name),
-        ("Project", detail.project),
-        ("User", detail.user),
-        ("Kind", f"{detail.kind}, {'' if detail.preemptible else 'not '}preemptible"),
-        ("State", detail.state),
-        ("Reason", reason(detail.reason)),
-        ("Moved", detail.moved.removeprefix("moved ")),
-        ("Priority", str(detail.priority)),
-        ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
-        ("Requests", beside_gpus(detail.cpu, detail.memory_mib)),
-        ("Elastic", elastic_text(detail)),
-        ("GPU type", detail.gpu_type_text()),
-        ("When paused", SAVES if detail.saves else ""),
-        ("Progress", detail.progress.text if detail.progress else ""),
-        ("Reported", detail.reported.text if detail.reported else ""),
-        ("Utilized", _utilized(detail)),
-        ("Memory", f"{detail.limit.badge}, {limit_text(detail.limit)}" if detail.limit else ""),
-        ("Sharing", COMPUTE_IS_SHARED if detail.limit else ""),
-        ("Notice", detail.notice),
-        ("Submitted", detail.submitted.isoformat(" ", "seconds")),
-        ("Started", detail.started.isoformat(" ", "seconds") if detail.started else ""),
-        ("Finished", detail.finished.isoformat(" ", "seconds") if detail.finished else ""),
-        ("Exit code", "" if detail.exit_code is None else str(detail.exit_code)),
-        ("Attempts", _attempts(detail)),
-        ("Time limit", clock_text(detail.max_runtime) if detail.max_runtime else ""),
-        ("Ends", detail.ends_at.isoformat(" ", "seconds") if detail.ends_at else ""),
-        ("Command", " ".join(detail.command or [])),
-        ("Code", code_text(detail.code, detail.code_started)),
-        ("Directory", detail.workdir),
-        ("Checkpoints", detail.checkpoint_dir),
-        ("Logs", detail.log_dir),
-    ]
+def describe(detail: WorkloadDetail, explanation: ExplanationView | None = None) -> Text:
+    """Describe one workload in full, as `runai describe`."""
+    facts = texts.described(detail, explanation, datetime.now(UTC))
     width = max(len(label) for label, _ in facts) + 2
-    lines = [f"{label + ':':<{width}}{value}" for label, value in facts if value]
+    lines = [f"{label + ':':<{width}}{value}" for label, value in facts]
     workers = [
         f"  {worker.index}  {worker.state}  {worker.node}  "
         + ", ".join(f"{gpus(share.gpus)} of GPU {share.device}" for share in worker.devices)
         for worker in detail.workers
     ]
     history = [_history(line) for line in detail.history]
-    return Text(
-        "\n".join(
-            [
-                *lines,
-                *(["Workers:", *(line.rstrip() for line in workers)] if workers else []),
-                *(["History:", *history] if history else []),
-                *(
-                    ["Source:", *("  " + line for line in detail.source.splitlines())]
-                    if detail.source
-                    else []
-                ),
-            ]
-        )
-    )
+    source = [f"  {line}" for line in detail.source.splitlines()]
+    parts = {"Workers:": workers, "History:": history, "Source:": source}
+    for title, content in parts.items():
+        lines += [title, *(line.rstrip() for line in content)] if content else []
+    return Text("\n".join(lines))
 
 
 def limit_text(limit: LimitView) -> str:
@@ -224,23 +174,5 @@ def limit_text(limit: LimitView) -> str:
     return f"{gib(limit.memory_mib)}: {limit.why}"
 
 
-def _utilized(view: WorkloadView) -> str:
-    if view.utilized is None and view.utilized_average is None:
-        return ""
-    simulated = ", simulated GPUs" if view.simulated else ""
-    now = percent(view.utilized or 0, view.allocated)
-    average = view.utilized_average
-    return (
-        f"{now} now"
-        + (f", {percent(average, view.gpus)} on average" if average is not None else "")
-        + simulated
-    )
-
-
-def _attempts(detail: WorkloadDetail) -> str:
-    failures = f"{count(detail.failures, 'failure')} of {detail.backoff_limit + 1} allowed"
-    return f"{detail.attempts}, {count(detail.pauses, 'pause')}, {failures}"
-
-
 def _history(line: HistoryView) -> str:
-    return f"  {line.at:%Y-%m-%d %H:%M:%S}  {line.kind:<10}  {line.text}"
+    return f"  {texts.clock(line.at)}  {line.kind:<10}  {line.text}"

@@ -12,23 +12,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.cli.commands import describe
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.wire.device_schemas import (
     AllocationView,
     DeviceView,
-    LimitView,
     NodeView,
     OthersView,
 )
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
-    ElasticView,
     IdleView,
     ProjectView,
     ReasonView,
     WorkerView,
-    WorkloadDetail,
     WorkloadView,
 )
 
@@ -192,86 +188,6 @@ box   2    H200 broken     0          -     -/140G    -
     assert expected == print_table(tables.node_table(), device_rows)
     states = [str(row[-2]) for row in tables.node_table().rows(device_rows, wide=True)]
     assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
-
-
-def test_workload_description_omits_fields_without_a_value():
-    detail = WorkloadDetail(
-        **RUNNING_JOB.model_dump(),
-        command=["python", "train.py", "--name", "a b"],
-        workdir="/home/bob",
-        checkpoint_dir="/data/checkpoints",
-    )
-
-    lines = dict(describe.workload_lines(detail, NOW))
-
-    assert {key: value for key, value in lines.items() if key != "Submitted"} == {
-        "Name": "exp-1",
-        "Project": "vision",
-        "User": "bob",
-        "Kind": "job, preemptible",
-        "State": "running",
-        "GPUs asked": "1",
-        "Allocated": "1 on box:3",
-        "Utilized": "80%* now, 75%* on average while allocated",
-        "Memory used": "1.5G",
-        "Priority": "50",
-        "Attempts": "0 (0 paused, 0 failed)",
-        "Grace period": "30 s",
-        "Command": "python train.py --name 'a b'",
-        "Directory": "/home/bob",
-        "Checkpoints": "/data/checkpoints",
-    }
-    assert lines["Submitted"].endswith("(5m ago)")
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param(
-            {
-                "limit": LimitView(
-                    memory_mib=8192,
-                    tier="driver",
-                    badge="hard limit",
-                    why="The driver refuses more.",
-                ),
-                "notice": "uses too much",
-            },
-            {
-                "Memory limit": "8G, hard limit: The driver refuses more.",
-                "Sharing": "You get the memory shown. Compute is shared equally with active users"
-                " of the same GPU.",
-                "Notice": "uses too much",
-            },
-            id="memory limit",
-        ),
-        pytest.param(
-            {
-                "elastic": ElasticView(
-                    least=1, training=2, most=4, text="2 of 1 to 4 GPUs", speed="9 samples/s"
-                )
-            },
-            {"Elastic": "2 of 1 to 4 GPUs", "Speed": "9 samples/s"},
-            id="size and speed of an elastic job",
-        ),
-        pytest.param(
-            {"state": "paused", "reason": ReasonView(code="reclaimed", text="nlp needs its GPUs")},
-            {"State": "paused", "Reason": "nlp needs its GPUs"},
-            id="reason of a pause",
-        ),
-        pytest.param(
-            {"max_runtime": 28800, "ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
-            {"Time limit": "8h of running, 3 hours used"},
-            id="used part of the time limit",
-        ),
-    ],
-)
-def test_workload_description_has_lines_for_optional_fields(fields, expected):
-    detail = WorkloadDetail(**{**RUNNING_JOB.model_dump(), **fields})
-
-    lines = dict(describe.workload_lines(detail, NOW))
-
-    assert {name: lines[name] for name in expected} == expected
 
 
 def test_table_prints_markup_in_user_names_as_text(print_table):

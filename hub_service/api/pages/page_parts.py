@@ -12,12 +12,10 @@ from jinja2 import Environment
 
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView, OthersView
-from runai.hub_service.wire.program_schemas import code_text
 from runai.hub_service.wire.schemas import (
     HistoryView,
     Overview,
     ProjectView,
-    WorkloadDetail,
     WorkloadPage,
     WorkloadView,
 )
@@ -123,10 +121,6 @@ def workload_values(workload: WorkloadView) -> dict[str, Any]:
     return {
         **{name: getattr(workload, name) for name in type(workload).model_fields},
         "finished": workload.state in FINISHED,
-        "gpu_type": workload.gpu_type_text(),
-        "code": code_text(workload.code, workload.code_started)
-        if isinstance(workload, WorkloadDetail)
-        else "",
     }
 
 

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
 from runai.hub_service.api.views.device_views import device_view
-from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
 from runai.hub_service.api.views.memory_limit_views import limit_view, process_views
-from runai.hub_service.api.views.progress_views import metrics_view, progress_view
 from runai.hub_service.api.views.read_model import DeviceState, NodeResources, ReadModel
 from runai.hub_service.api.views.start_forecasts import start_view
+from runai.hub_service.api.views.training_views import elastic_view, metrics_view, progress_view
+from runai.hub_service.api.views.workload_facts import workload_facts
 from runai.hub_service.api.views.workload_queues import ProjectSums
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.gpu_types import table_notes
@@ -154,10 +154,11 @@ class Viewer:
     def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
-        return WorkloadDetail(
+        detail = WorkloadDetail(
             **{**self._workload_fields(record), "moved": last_move(history) or record.moved},
             command=None if spec.command is None else list(spec.command),
             workdir=spec.workdir,
+            env_names=sorted(spec.env) if spec.user == self.actor.name else [],
             source=spec.source,
             backoff_limit=spec.backoff_limit,
             grace_seconds=spec.grace_seconds,
@@ -173,6 +174,8 @@ class Viewer:
             processes=process_views(record, self.read_model.agent_reports, self.read_model.at),
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
+        facts = workload_facts(detail, _time(self.read_model.at))
+        return detail.model_copy(update={"facts": facts})
 
     def _workload_fields(self, record: WorkloadRecord) -> dict[str, object]:
         """Return the fields that lists and details share."""

@@ -13,7 +13,7 @@ from runai.hub_service.cli.framework.error_reporting import Command, output_opti
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.watched_lists import watch_nodes, watch_projects, watch_workloads
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import FIRST_PAGE, WorkloadFilter
 from runai.hub_service.wire.device_schemas import NodeView
@@ -177,4 +177,4 @@ def show_beside_gpus(nodes: Iterable[NodeView]) -> None:
 def note_simulated(simulated: bool) -> None:
     """Print the meaning of the asterisk if one was shown."""
     if simulated:
-        click.echo(render.SIMULATED_NOTE)
+        click.echo(texts.SIMULATED_NOTE)

@@ -23,8 +23,7 @@ from runai.hub_service.cli.framework.error_reporting import Command
 from runai.hub_service.cli.framework.param_types import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.program_argument import ProgramCommand
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
-from runai.hub_service.cli.output import render
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.client.log_lines import LogPrinter
 from runai.hub_service.processes.shell_environment import RENDEZVOUS, without_cpus
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -80,7 +79,7 @@ def logs(
         if silent and follow:
             workload = _state_after_log(client, workload)
     if silent and tail != 0:
-        why = render.reason(workload.reason)
+        why = texts.reason(workload.reason)
         state = f"{workload.state}: {why}" if why else workload.state
         click.echo(f"{workload.id} has written nothing ({state}).", err=True)
 

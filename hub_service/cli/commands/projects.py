@@ -24,7 +24,7 @@ from runai.hub_service.cli.framework.param_types import (
 )
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.hub_service.wire.schemas import ProjectView
@@ -345,7 +345,7 @@ def _summary(p: ProjectView) -> str:
     """Format a project's quotas, limits and members for one line."""
     parts = [f"quota {render.quota_of(p)}", f"build quota {render.quota(p.build_quota)}"]
     if p.limit is not None:
-        parts.append(f"limit {render.gpus(p.limit)}")
+        parts.append(f"limit {texts.gpus(p.limit)}")
     for kind, rules in (("jobs", p.time_job), ("sessions", p.time_session)):
         if (own := rules.default_s or rules.most_s) is not None:
             parts.append(

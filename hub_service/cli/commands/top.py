@@ -14,7 +14,7 @@ from runai.hub_service.cli.framework.error_reporting import Command, output_opti
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables, top_views
 from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.wire.schemas import Overview
 
 _KINDS: Final[dict[str, ViewName]] = {
@@ -127,7 +127,7 @@ def _show_averages(client: Client, overview: Overview) -> None:
         click.echo(f"{f'{name}:':15} {top_views.average(usage[name])}")
     begins = top_views.begin_of_history(usage["last 7 days"])
     if begins is not None:
-        click.echo(f"The history begins at {render.clock(begins)}.")
+        click.echo(f"The history begins at {texts.clock(begins)}.")
     reclaimed = overview.idle_gpu_hours_reclaimed
     if reclaimed >= MIN_PRINTED_HOURS:
         click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")

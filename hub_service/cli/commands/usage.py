@@ -10,7 +10,7 @@ from runai.hub_service.cli.framework.error_reporting import Command, output_opti
 from runai.hub_service.cli.framework.param_types import DURATION
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.wire.usage_schemas import UsageKind
 
 HEADER: Final = ("NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE")
@@ -52,7 +52,7 @@ def usage(what: str, since: int, output: str) -> None:
         [
             summary.name,
             "-" if summary.allocated_average is None else f"{summary.allocated_average:.2f}",
-            render.share(summary.used_gpu_hours, summary.allocated_gpu_hours, simulated=simulated),
+            texts.share(summary.used_gpu_hours, summary.allocated_gpu_hours, simulated=simulated),
             f"{summary.allocated_gpu_hours:.2f}",
             f"{summary.used_gpu_hours:.2f}",
             f"{summary.idle_gpu_hours:.2f}",
@@ -61,4 +61,4 @@ def usage(what: str, since: int, output: str) -> None:
     ]
     render.show_table(HEADER, rows)
     if simulated:
-        click.echo(render.SIMULATED_NOTE)
+        click.echo(texts.SIMULATED_NOTE)

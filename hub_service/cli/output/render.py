@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -18,14 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
-from runai.hub_service.wire.schemas import ProjectView, ReasonView, WorkloadView
+from runai.hub_service.client import texts
+from runai.hub_service.wire.printable import for_terminal, json_for_terminal
+from runai.hub_service.wire.schemas import ProjectView
 
 T = TypeVar("T", bound=BaseModel)
-
-SIMULATED_NOTE = (
-    "* simulated: derived from the CPU time and memory of the processes that hold the device"
-)
 
 _PIPE_WIDTH = 10_000
 _GAP = 2
@@ -42,17 +38,6 @@ STATE_STYLES = {
     "timed_out": "red",
 }
 """Colours of states, as on the pages and in the notebook."""
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_MIB_PER_GIB = 1024
-
-
-def gpus(amount: float) -> str:
-    """Format an amount of GPUs without needless decimals.
-
-    >>> gpus(2.0), gpus(0.25), gpus(0.1 + 0.2)
-    ('2', '0.25', '0.3')
-    """
-    return f"{round(amount, 3):g}"
 
 
 def quota(amount: float | None) -> str:
@@ -61,7 +46,7 @@ def quota(amount: float | None) -> str:
     >>> quota(2.5), quota(None)
     ('2.5', 'none')
     """
-    return "none" if amount is None else gpus(amount)
+    return "none" if amount is None else texts.gpus(amount)
 
 
 def quota_of(project: ProjectView) -> str:
@@ -70,83 +55,9 @@ def quota_of(project: ProjectView) -> str:
     return f"{quota(project.quota)} ({parts})" if parts else quota(project.quota)
 
 
-def total_request(workload: WorkloadView) -> str:
-    """Format a workload's total request; as memory while its part of a GPU is unknown."""
-    if workload.gpu_memory_mib is not None and not workload.gpus:
-        return memory(workload.gpu_memory_mib)
-    return gpus(workload.gpus)
-
-
-def holding(workload: WorkloadView) -> str:
-    """Format a workload's allocation and request, `allocated/requested`."""
-    return f"{gpus(workload.allocated)}/{total_request(workload)}"
-
-
-def share(utilized: float | None, of: float, *, simulated: bool = False) -> str:
-    """Format the utilization of an amount of GPUs in percent; a dash if not measured.
-
-    >>> share(0.4, 0.5), share(0.4, 0.5, simulated=True), share(None, 0.5), share(0, 0)
-    ('80%', '80%*', '-', '-')
-    """
-    if utilized is None or not of:
-        return "-"
-    return f"{100 * utilized / of:.0f}%{'*' if simulated else ''}"
-
-
-def memory(mib: int | None) -> str:
-    """Format an amount of memory.
-
-    >>> memory(4096), memory(512), memory(1536), memory(None)
-    ('4G', '512M', '1.5G', '-')
-    """
-    if mib is None:
-        return "-"
-    return f"{mib}M" if mib < _MIB_PER_GIB else f"{mib / _MIB_PER_GIB:.3g}G"
-
-
-def age(since: datetime | None, now: datetime) -> str:
-    """Format the time since a moment in its largest unit.
-
-    >>> from datetime import timedelta, timezone
-    >>> now = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    >>> [age(now - timedelta(seconds=s), now) for s in (5, 90, 7200, 200_000, -3)]
-    ['5s', '1m', '2h', '2d', '0s']
-    """
-    if since is None:
-        return "-"
-    seconds = max(0, int((now - since).total_seconds()))
-    for unit, length in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
-
-
-def clock(at: datetime | None) -> str:
-    """Format a moment in local time."""
-    return "-" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
 def state(name: str, text: str = "") -> Text:
     """Return a state, or the text of several, in its colour."""
     return Text(text or name.replace("_", " "), style=STATE_STYLES.get(name, ""))
-
-
-def reason(view: ReasonView | None) -> str:
-    """Format a reason and the place in the queue."""
-    if view is None:
-        return ""
-    place = f" (place {view.position} in the queue)" if view.position else ""
-    return printable(view.text) + place
-
-
-def devices(workload: WorkloadView) -> str:
-    """Format a workload's devices, `node:0,1`."""
-    allocated = [
-        f"{w.node}:{','.join(str(d.device) for d in w.devices)}"
-        for w in workload.workers
-        if w.devices
-    ]
-    return " ".join(dict.fromkeys(allocated)) or "-"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from rich.text import Text
 
 from runai.hub_service.cli.output import render
+from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.schemas import ProjectView, WorkloadView
@@ -118,12 +119,8 @@ def _utilized_fraction(
 
 def _reason(w: WorkloadView, now: datetime) -> Cell:
     """Return why a workload waits, ends or is idle, and its expected start."""
-    if w.idle is not None:
-        return Text(w.idle.text, style="yellow")
-    if ending := w.time_warning(now):
-        return Text(ending, style="yellow")
-    why = render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""
-    return "; ".join([*([why] if why else []), w.expected_start.text]) if w.expected_start else why
+    text = texts.cause(w, now)
+    return Text(text, style="yellow") if w.idle is not None or w.time_warning(now) else text
 
 
 def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
@@ -141,17 +138,17 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             Column("PROJECT", lambda w: w.project),
             Column("USER", lambda w: w.user),
             Column("STATE", lambda w: render.state(w.state, counts_text(w.states))),
-            Column("GPUS", render.holding, lambda w: (w.allocated, w.gpus)),
+            Column("GPUS", texts.holding, lambda w: (w.allocated, w.gpus)),
             Column(
                 "UTIL",
-                lambda w: render.share(w.utilized, w.allocated, simulated=w.simulated),
+                lambda w: texts.share(w.utilized, w.allocated, simulated=w.simulated),
                 _utilization_key(lambda w: w.allocated, lambda w: w.utilized),
                 part=_utilized_fraction(lambda w: w.allocated, lambda w: w.utilized),
                 compared=_compare_nothing,
             ),
             Column(
                 "AGE",
-                lambda w: render.age(w.submitted, now),
+                lambda w: texts.age(w.submitted, now),
                 lambda w: now - w.submitted,
                 compared=_compare_nothing,
             ),
@@ -163,30 +160,30 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 lambda w: len(w.workers) or 1,
                 is_wide=True,
             ),
-            Column("DEVICES", render.devices, is_wide=True),
+            Column("DEVICES", texts.devices, is_wide=True),
             Column("GPU TYPE", lambda w: w.gpu_type_text() or "-", is_wide=True),
             Column(
                 "CPUS",
-                lambda w: render.gpus(w.cpu) if w.cpu else "-",
+                lambda w: texts.gpus(w.cpu) if w.cpu else "-",
                 lambda w: w.cpu,
                 is_wide=True,
             ),
             Column(
                 "MEMORY",
-                lambda w: render.memory(w.memory_mib or None),
+                lambda w: texts.memory(w.memory_mib or None),
                 lambda w: w.memory_mib,
                 is_wide=True,
             ),
             Column(
                 "AVG UTIL",
-                lambda w: render.share(w.utilized_average, w.gpus, simulated=w.simulated),
+                lambda w: texts.share(w.utilized_average, w.gpus, simulated=w.simulated),
                 _utilization_key(lambda w: w.gpus, lambda w: w.utilized_average),
                 is_wide=True,
                 compared=_compare_nothing,
             ),
             Column(
                 "GPU MEMORY",
-                lambda w: render.memory(w.memory_used_mib),
+                lambda w: texts.memory(w.memory_used_mib),
                 lambda w: w.memory_used_mib or -1,
                 is_wide=True,
                 compared=_compare_nothing,
@@ -205,14 +202,14 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
     return Table(
         (
             Column("NAME", lambda p: p.name),
-            Column("ALLOCATED", lambda p: render.gpus(p.allocated), lambda p: p.allocated),
+            Column("ALLOCATED", lambda p: texts.gpus(p.allocated), lambda p: p.allocated),
             Column(
                 "QUOTA",
                 render.quota_of,
                 lambda p: endless if p.quota is None else p.quota,
             ),
-            Column("OVER QUOTA", lambda p: render.gpus(p.over_quota), lambda p: p.over_quota),
-            Column("BUILD", lambda p: render.gpus(p.build_allocated), lambda p: p.build_allocated),
+            Column("OVER QUOTA", lambda p: texts.gpus(p.over_quota), lambda p: p.over_quota),
+            Column("BUILD", lambda p: texts.gpus(p.build_allocated), lambda p: p.build_allocated),
             Column(
                 "BUILD QUOTA",
                 lambda p: render.quota(p.build_quota),
@@ -220,7 +217,7 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
             ),
             Column(
                 "UTIL",
-                lambda p: render.share(p.utilized, p.allocated, simulated=simulated),
+                lambda p: texts.share(p.utilized, p.allocated, simulated=simulated),
                 _utilization_key(lambda p: p.allocated, lambda p: p.utilized),
                 part=_utilized_fraction(lambda p: p.allocated, lambda p: p.utilized),
                 compared=_compare_nothing,
@@ -228,7 +225,7 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
             Column("WAITING", lambda p: str(p.waiting), lambda p: p.waiting),
             Column(
                 "FAIR SHARE",
-                lambda p: render.gpus(p.fair_share),
+                lambda p: texts.gpus(p.fair_share),
                 lambda p: p.fair_share,
                 is_wide=True,
             ),
@@ -270,10 +267,10 @@ def _users_of(at: DeviceOf) -> str:
     """Return the workloads and other programs on a device, with their shares."""
     # The service names workloads of other projects to their members and to hub admins only.
     holders = [
-        f"{a.workload or 'another project'} {render.gpus(a.gpus)}" for a in at.device.allocations
+        f"{a.workload or 'another project'} {texts.gpus(a.gpus)}" for a in at.device.allocations
     ]
     holders += [
-        f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
+        f"others{f' ({o.account})' if o.account else ''} {texts.memory(o.memory_mib)}"
         for o in at.device.others
     ]
     return render.listed(holders)
@@ -291,7 +288,7 @@ def _model(at: DeviceOf) -> Cell:
 
 
 def _memory_used(at: DeviceOf) -> str:
-    return f"{render.memory(at.device.memory_used_mib)}/{render.memory(at.device.memory_mib)}"
+    return f"{texts.memory(at.device.memory_used_mib)}/{texts.memory(at.device.memory_mib)}"
 
 
 def node_table() -> Table[DeviceOf]:
@@ -303,12 +300,12 @@ def node_table() -> Table[DeviceOf]:
             Column("DEVICE", _model),
             Column(
                 "ALLOCATED",
-                lambda at: render.gpus(at.device.allocated),
+                lambda at: texts.gpus(at.device.allocated),
                 lambda at: at.device.allocated,
             ),
             Column(
                 "UTIL",
-                lambda at: render.share(at.device.utilized, 1, simulated=at.device.simulated),
+                lambda at: texts.share(at.device.utilized, 1, simulated=at.device.simulated),
                 _utilization_key(lambda _: 1, lambda at: at.device.utilized),
                 part=_utilized_fraction(lambda _: 1, lambda at: at.device.utilized),
                 compared=_compare_nothing,
@@ -346,12 +343,12 @@ def beside_gpus(nodes: Sequence[NodeView]) -> str:
     cpus = [node.cpus for node in nodes if node.cpus is not None]
     memory = [node.memory_mib for node in nodes if node.memory_mib is not None]
     if cpus and len(cpus) == len(nodes):
-        used = render.gpus(sum(node.cpus_allocated for node in nodes))
+        used = texts.gpus(sum(node.cpus_allocated for node in nodes))
         word = "simulated CPUs" if _all_simulated(nodes) else "CPUs"
-        parts.append(f"{used} of {render.gpus(sum(cpus))} {word}")
+        parts.append(f"{used} of {texts.gpus(sum(cpus))} {word}")
     if memory and len(memory) == len(nodes):
-        used = render.memory(sum(node.memory_allocated_mib for node in nodes))
-        parts.append(f"{used} of {render.memory(sum(memory))} memory")
+        used = texts.memory(sum(node.memory_allocated_mib for node in nodes))
+        parts.append(f"{used} of {texts.memory(sum(memory))} memory")
     return f"{' and '.join(parts)} requested" if parts else ""
 
 

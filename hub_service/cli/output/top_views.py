@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from runai.hub_service.cli.output import render, tables
+from runai.hub_service.cli.output import tables
 from runai.hub_service.cli.output.waiting import FINISHED
+from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest
@@ -153,13 +154,13 @@ def headline(overview: Overview) -> str:
     measured = [d.utilized for d in devices if d.utilized is not None]
     simulated = any(d.simulated for d in devices)
     allocated = sum(d.allocated for d in devices)
-    share = render.share(sum(measured), allocated, simulated=simulated)
+    share = texts.share(sum(measured), allocated, simulated=simulated)
     utilized = f", {share} of them utilized" if allocated else ""
     utilized = utilized if measured else ", utilization not measured"
     waiting = sum(p.waiting for p in overview.projects)
     return (
-        f"{render.gpus(allocated)} of {render.gpus(capacity)} GPUs allocated"
-        f" ({render.share(allocated, capacity)}){utilized}; {waiting} waiting"
+        f"{texts.gpus(allocated)} of {texts.gpus(capacity)} GPUs allocated"
+        f" ({texts.share(allocated, capacity)}){utilized}; {waiting} waiting"
     )
 
 
@@ -172,8 +173,8 @@ def begin_of_history(usage: UsageSeries) -> datetime | None:
 
 def average(usage: UsageSeries) -> str:
     """Format average utilization and allocation over a range."""
-    utilized = render.share(
+    utilized = texts.share(
         usage.utilized_beside_allocated(), usage.capacity, simulated=usage.simulated
     )
-    allocated = render.share(usage.allocated_average, usage.capacity)
+    allocated = texts.share(usage.allocated_average, usage.capacity)
     return f"{utilized} utilized, {allocated} allocated on average"

@@ -17,8 +17,7 @@ from rich.status import Status
 from rich.text import Text
 
 from runai.hub_service.cli.framework.error_reporting import INTERRUPTED
-from runai.hub_service.cli.output import render
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.client.calls import Identified
 from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
@@ -143,11 +142,11 @@ def _poll(
 
 def _status_line(workload: WorkloadView) -> str:
     """Format a workload's state, with the reason, devices or exit code."""
-    why = render.reason(workload.reason)
+    why = texts.reason(workload.reason)
     if workload.states:
         why = counts_text(workload.states)
     elif workload.state == "running":
-        why = f"on {render.devices(workload)}" if workload.allocated else ""
+        why = f"on {texts.devices(workload)}" if workload.allocated else ""
     elif workload.state in FINISHED and workload.exit_code is not None:
         why = f"exit code {workload.exit_code}"
     if workload.state == "suspended":

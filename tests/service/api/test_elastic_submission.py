@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.views.elastic_views import elastic_view
+from runai.hub_service.api.views.training_views import elastic_view
 from runai.hub_service.model.records import (
     ElasticState,
     ProjectSpec,
@@ -21,7 +21,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 from runai.hub_service.wire.elastic_messages import Target
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.workload_request import SubmitRequest
 
 VISION = ProjectSpec("vision", limit=MilliGpu(3000))
 

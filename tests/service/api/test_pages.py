@@ -29,19 +29,14 @@ from runai.hub_service.api.pages.page_parts import (
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.api.views.viewer import _code
-from runai.hub_service.cli.commands.describe import workload_lines
+from runai.hub_service.client.texts import described
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.model.records import Code
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import Forbidden
-from runai.hub_service.wire.schemas import (
-    HistoryView,
-    ProjectPut,
-    ProjectView,
-    SubmitRequest,
-    WorkloadView,
-)
+from runai.hub_service.wire.schemas import HistoryView, ProjectPut, ProjectView, WorkloadView
+from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually_async
 
 PAGES = Path(__file__).parents[3] / "hub_service/api/pages"
@@ -73,7 +68,8 @@ async def test_workload_page_shows_time_limit_and_end_time(simulated):
     await submit_job(simulated, max_runtime=5400)
     text = (await page(simulated, "ana", "workloads/vision/exp1")).text
 
-    assert re.search(r"<dt>time limit</dt><dd>90m, ends at <time", text)
+    assert "<dt>Time limit</dt><dd>90m of running, 0 seconds used</dd>" in text
+    assert re.search(r"<dt>Ends</dt><dd> <time", text)
 
 
 async def test_front_page_is_complete_without_scripts(simulated):
@@ -143,10 +139,10 @@ async def test_pause_without_a_new_checkpoint_is_reported_on_page_and_by_describ
         "suspended; nothing new in its checkpoint directory: "
         "unless it saves elsewhere, it starts where it began"
     )
-    assert ("Warning", warning) in workload_lines(detail, datetime.now(UTC))
+    assert ("Warning", warning) in described(detail, None, datetime.now(UTC))
     assert ("warning", warning) in [(event.kind, event.text) for event in detail.history]
     assert not any(unsaved)
-    assert f'<p class="notice">{warning.capitalize()}.</p>' in text
+    assert f"<dt>Warning</dt><dd>{warning}</dd>" in text
     assert 'runai_unsaved_pauses_total{project="vision"} 1.0' in metrics
 
 
@@ -164,10 +160,10 @@ async def test_kill_after_grace_at_job_stop_is_reported_on_page_and_by_describe(
         text = (await page(served, "ana", "workloads/vision/exp1")).text
 
     warning = "killed after its grace of 30 s: its save may be cut; `--grace` gives more"
-    assert ("Warning", warning) in workload_lines(detail, datetime.now(UTC))
+    assert ("Warning", warning) in described(detail, None, datetime.now(UTC))
     assert ("exited", f"was {warning}") in [(event.kind, event.text) for event in detail.history]
     assert not any(killed)
-    assert f'<p class="notice">{warning.capitalize()}.</p>' in text
+    assert f"<dt>Warning</dt><dd>{warning}</dd>" in text
 
 
 @pytest.mark.parametrize(
@@ -189,7 +185,7 @@ async def test_workload_page_and_describe_show_job_code_only_to_permitted_reader
         listed = await (await served.client("mia")).workloads()
         texts = [(await page(served, n, "workloads/vision/exp1")).text for n in ("ana", "mia")]
 
-    lines = dict(workload_lines(detail, datetime.now(UTC)))
+    lines = dict(described(detail, None, datetime.now(UTC)))
     assert lines["Code"] == f"train.py {current_digit * 12}, {description}"
     assert [lines["Code"] in text for text in texts] == [True, False]
     assert ["train.py" in text for text in texts] == [True, False]

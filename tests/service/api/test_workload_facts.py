@@ -1,0 +1,170 @@
+"""Facts of a workload: the lines that every surface shows, and who may see which."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runai.hub_service.api.views.workload_facts import workload_facts
+from runai.hub_service.client.texts import described
+from runai.hub_service.wire.device_schemas import LimitView
+from runai.hub_service.wire.schemas import (
+    DeviceShareView,
+    ElasticView,
+    Fact,
+    IdleView,
+    ReasonView,
+    WorkerView,
+    WorkloadDetail,
+)
+from runai.hub_service.wire.workload_request import SubmitRequest
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SUBMITTED = NOW - timedelta(minutes=5)
+RUNNING_JOB = {
+    "id": "vision/exp-1",
+    "project": "vision",
+    "name": "exp-1",
+    "user": "bob",
+    "kind": "job",
+    "state": "running",
+    "preemptible": True,
+    "priority": 50,
+    "gpus": 1,
+    "submitted": SUBMITTED,
+    "allocated": 1,
+    "utilized": 0.8,
+    "utilized_average": 0.75,
+    "memory_used_mib": 1536,
+    "simulated": True,
+    "workers": [
+        WorkerView(
+            name="w-0",
+            index=0,
+            state="running",
+            node="box",
+            devices=[DeviceShareView(device=3, uuid="GPU-3", gpus=1)],
+        )
+    ],
+}
+
+
+def test_workload_facts_leave_out_fields_without_a_value():
+    detail = WorkloadDetail(
+        **RUNNING_JOB,
+        command=["python", "train.py", "--name", "a b"],
+        workdir="/home/bob",
+        checkpoint_dir="/data/checkpoints",
+    )
+
+    facts = {fact.label: fact.text or fact.at for fact in workload_facts(detail, NOW)}
+
+    assert facts == {
+        "Name": "exp-1",
+        "Project": "vision",
+        "User": "bob",
+        "Kind": "job, preemptible",
+        "State": "running",
+        "GPUs asked": "1",
+        "Allocated": "1 on box:3",
+        "Utilized": "80% now, 75% on average while allocated (simulated)",
+        "Memory used": "1.5G",
+        "Priority": "50",
+        "Submitted": SUBMITTED,
+        "Attempts": "0 (0 paused, 0 failed)",
+        "Grace period": "30 s",
+        "Command": "python train.py --name 'a b'",
+        "Directory": "/home/bob",
+        "Checkpoints": "/data/checkpoints",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {
+                "limit": LimitView(
+                    memory_mib=8192,
+                    tier="driver",
+                    badge="hard limit",
+                    why="The driver refuses more.",
+                ),
+                "notice": "uses too much",
+            },
+            {
+                "Memory limit": "8G, hard limit: The driver refuses more.",
+                "Sharing": "You get the memory shown. Compute is shared equally with active users"
+                " of the same GPU.",
+                "Notice": "uses too much",
+            },
+            id="memory limit",
+        ),
+        pytest.param(
+            {
+                "elastic": ElasticView(
+                    least=1, training=2, most=4, text="2 of 1 to 4 GPUs", speed="9 samples/s"
+                )
+            },
+            {"Elastic": "2 of 1 to 4 GPUs", "Speed": "9 samples/s"},
+            id="size and speed of an elastic job",
+        ),
+        pytest.param(
+            {"state": "paused", "reason": ReasonView(code="reclaimed", text="nlp needs its GPUs")},
+            {"State": "paused", "Reason": "nlp needs its GPUs"},
+            id="reason of a pause",
+        ),
+        pytest.param(
+            {"idle": IdleView(since=NOW, text="idle for 12 min")},
+            {"Idle": "idle for 12 min"},
+            id="idle GPUs",
+        ),
+        pytest.param(
+            {"env_names": ["A", "TOKEN"]}, {"Variables": "A, TOKEN"}, id="names of variables"
+        ),
+        pytest.param({"gpu_hours": 0.0004}, {"GPU-hours": "< 0.001"}, id="few GPU-hours"),
+        pytest.param(
+            {"max_runtime": 28800, "ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
+            {"Time limit": "8h of running, 3 hours used"},
+            id="used part of the time limit",
+        ),
+    ],
+)
+def test_workload_facts_include_optional_fields(fields, expected):
+    detail = WorkloadDetail(**{**RUNNING_JOB, **fields})
+
+    facts = {fact.label: fact.text for fact in workload_facts(detail, NOW)}
+
+    assert {label: facts[label] for label in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("distance", "ending"),
+    [
+        pytest.param(timedelta(minutes=-5), "(5m ago)", id="past"),
+        pytest.param(timedelta(hours=2), "(in 2h)", id="future"),
+    ],
+)
+def test_fact_with_a_time_says_how_far_away_it_is(distance, ending):
+    detail = WorkloadDetail(**RUNNING_JOB, facts=[Fact(label="Ends", text="", at=NOW + distance)])
+
+    [(label, text)] = described(detail, None, NOW)
+
+    assert label == "Ends"
+    assert text.endswith(ending)
+
+
+async def test_names_of_variables_are_shown_to_the_owner_alone(simulated):
+    owner, admin = await simulated.client("ana"), await simulated.client("vic")
+    env = {"WANDB_MODE": "offline", "HF_TOKEN": "planted"}
+    await owner.submit(SubmitRequest(name="exp1", command=["true"], env=env))
+
+    views = {"ana": await owner.workload("vision/exp1"), "vic": await admin.workload("vision/exp1")}
+
+    variables = {
+        name: [fact.text for fact in view.facts if fact.label == "Variables"]
+        for name, view in views.items()
+    }
+    assert variables == {"ana": ["HF_TOKEN, WANDB_MODE"], "vic": []}
+    assert not any("planted" in view.model_dump_json() for view in views.values())
