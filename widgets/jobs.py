@@ -317,7 +317,12 @@ def submit(
 def _show_keywords(function: Callable[..., object]) -> None:
     """Give a function the signature that Tab completes, and a line of help for each keyword."""
     signature = inspect.signature(function)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    # Without types, which take more lines than all names: `Options` has them for type checkers.
+    named = [
+        p.replace(annotation=p.empty)
+        for p in signature.parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
     known = {parameter.name for parameter in named}
     fields = request_fields()
     options = [

@@ -103,7 +103,7 @@ def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs 
 SUBMIT = click.Command(
     "%runai_submit",
     params=[
-        click.Argument(["script"], required=False),
+        click.Argument(["script"], required=False, metavar="[SCRIPT] [-- ARGUMENTS]..."),
         click.Option(
             ["--name"], metavar="NAME", help="Name the job. Default: the next free job-N."
         ),
@@ -112,7 +112,6 @@ SUBMIT = click.Command(
         click.Option(["--wait"], is_flag=True, help="Wait for the end."),
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    options_metavar="[OPTIONS] [-- ARGUMENTS...]",
 )
 """The options of `runai submit`, parsed without a process."""
 

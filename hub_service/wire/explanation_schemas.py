@@ -1,13 +1,13 @@
 """The wire contract of explanations: waiting reasons, expected starts and what-if questions."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from runai.hub_service.wire.amounts import seconds
+from runai.hub_service.wire.amounts import LONGEST_S
 from runai.hub_service.wire.base_schema import Line, ProjectName, Wire
-from runai.hub_service.wire.schemas import ExpectedStartView, Quota, ReasonView
+from runai.hub_service.wire.schemas import ExpectedStartView, ProjectPut, Quota, ReasonView
 from runai.hub_service.wire.workload_request import SubmitRequest
 
 
@@ -65,22 +65,17 @@ class SettingChange(Wire):
 
     project: ProjectName
     setting: SettingName
-    value: Quota | None
+    value: Quota | Annotated[int, Field(ge=0, le=LONGEST_S)] | None
 
     @model_validator(mode="before")
     @classmethod
-    def _in_seconds(cls, given: Any) -> Any:  # noqa: ANN401  not validated yet
-        """Convert the duration of `min_runtime`."""
-        if isinstance(given, dict) and given.get("setting") == "min_runtime":
-            return given | {"value": seconds(given.get("value"))}
-        return given
-
-    @model_validator(mode="after")
-    def _has_its_form(self) -> Self:
-        """Reject a table of anything but the quota."""
-        if isinstance(self.value, dict) and self.setting != "quota":
-            raise ValueError(f"{self.setting} is one number, not a table by GPU type")
-        return self
+    def _as_in_a_project(cls, given: Any) -> Any:  # noqa: ANN401  not validated yet
+        """Check and convert the value as the project's own setting."""
+        setting: Any = given.get("setting") if isinstance(given, dict) else None
+        if setting not in get_args(SettingName):
+            return given
+        project = ProjectPut.model_validate({setting: given.get("value")})
+        return given | {"value": getattr(project, setting)}
 
 
 class PlanQuestion(Wire):

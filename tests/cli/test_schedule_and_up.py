@@ -62,10 +62,14 @@ def test_schedule_names_a_missing_snapshot_file_or_unknown_field(runai, argument
             ["--live", "--set", "vision.colour=1"], "settings are quota", id="unknown-setting"
         ),
         pytest.param(["--live", "--set", "A B.quota=1"], "cannot be meant", id="no-project-name"),
-        pytest.param(["--live", "--set", "a.weight=0.5"], "use a whole number", id="weight"),
+        pytest.param(
+            ["--live", "--set", "a.weight=0.5"],
+            "weight is '0.5': it must be a whole number",
+            id="weight",
+        ),
         pytest.param(
             ["--live", "--set", "a.quota=lots"],
-            "use a number such as 0.5 or 2, or none",
+            "quota is 'lots': use a number such as 0.5 or 2",
             id="quota",
         ),
     ],

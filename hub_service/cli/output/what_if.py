@@ -12,7 +12,6 @@ from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import show_progress
 from runai.hub_service.client import Client, texts
 from runai.hub_service.client.request_options import quoted
-from runai.hub_service.wire.amounts import gpus, seconds
 from runai.hub_service.wire.base_schema import Wire
 from runai.hub_service.wire.explanation_schemas import (
     Effect,
@@ -34,7 +33,6 @@ _ADDED: Final = re.compile(
     r"(?:\s+(?P<priority>low|normal|high))?\s*$",
     re.IGNORECASE,
 )
-_WHOLE: Final = ("weight", "priority")
 
 
 def parse_addition(text: str) -> dict[str, object]:
@@ -81,7 +79,7 @@ def parse_setting(text: str) -> dict[str, object]:
     True
 
     Raises:
-        ValueError: the setting is unknown, or the value is no number.
+        ValueError: the setting is unknown.
     """
     name, equals, value = text.partition("=")
     project, _, setting = name.strip().rpartition(".")
@@ -94,22 +92,7 @@ def parse_setting(text: str) -> dict[str, object]:
     value = value.strip()
     if value.lower() in {"none", "unlimited"}:
         return {"project": project, "setting": setting, "value": None}
-    try:
-        return {"project": project, "setting": setting, "value": _setting_value(setting, value)}
-    except ValueError as wrong:
-        message = f"{project}.{setting} cannot be {quoted(value)}: {wrong}, or none"
-        raise ValueError(message) from None
-
-
-def _setting_value(setting: str, value: str) -> object:
-    if setting == "min_runtime":
-        return seconds(value)
-    if setting not in _WHOLE:
-        return str(gpus(value))
-    if not re.fullmatch(r"[0-9]{1,12}", value):
-        message = "use a whole number"
-        raise ValueError(message)
-    return value
+    return {"project": project, "setting": setting, "value": value}
 
 
 T = TypeVar("T", bound=Wire)

@@ -125,8 +125,13 @@ async def test_quota_by_gpu_type_in_what_if_leaves_stored_quota_unchanged(simula
         await root.what_if(PlanQuestion(set=[setting("none", "quota", {"*": "1"})]))
 
 
+def test_what_if_setting_takes_the_values_of_a_project():
+    assert setting("vision", "min_runtime", "2d").value == 172_800
+    assert setting("vision", "weight", "200000").value == 200_000
+
+
 def test_table_by_gpu_type_in_what_if_is_refused_for_settings_except_quota():
-    with pytest.raises(ValueError, match="limit is one number"):
+    with pytest.raises(ValueError, match="use a number such as"):
         setting("vision", "limit", {"*": "1"})
 
 
