@@ -15,7 +15,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.client.calls import Named, WorkloadIdentity
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitReply, WorkloadDetail
+from runai.hub_service.wire.schemas import FINISHED, SubmitReply, WorkloadDetail
 from runai.hub_service.wire.workload_request import SubmitRequest
 
 T = TypeVar("T")
@@ -25,7 +25,6 @@ RESTART_SECONDS: Final = 30.0  # a restarting service answers again within secon
 RETRY_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 60.0
 _GRANTED: Final = frozenset({"starting", "running"})
-_OVER: Final = frozenset({"ended", "failed", "succeeded", "timed_out"})
 
 
 class _SpawnException5(HTTPError):
@@ -120,7 +119,7 @@ class Admission:
             async with asyncio.timeout(within_s):
                 detail = await self._retrying(lambda: self._client.workload(self._workload))
                 while detail.state not in _GRANTED:
-                    if detail.state in _OVER:
+                    if detail.state in FINISHED:
                         raise SessionRefused(
                             f"The session ended while it waited{_why(detail)}.", reason="ended"
                         )

@@ -17,7 +17,7 @@ from typing import Any, Self, TypedDict, Unpack, overload
 
 from runai.hub_service.client.log_lines import LogPrinter
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.schemas import ScaleRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import FINISHED, ScaleRequest, WorkloadDetail
 from runai.hub_service.wire.workload_request import SubmitRequest, help_texts, request_fields
 from runai.widgets import text
 from runai.widgets.link import Link, link
@@ -31,7 +31,6 @@ from runai.widgets.request import (
     program_command,
 )
 
-FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 LONG_POLL_S = 20.0
 MAX_LISTED_JOBS = 20
 """Jobs of an array that are shown one by one; of more, the array is one line."""

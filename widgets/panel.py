@@ -23,7 +23,13 @@ from runai.hub_service.client.array_lines import named
 from runai.hub_service.client.calls import Identified, WorkloadIdentity
 from runai.hub_service.processes.per_process import CreatorProcess
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, RunaiError
-from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI, WorkloadView
+from runai.hub_service.wire.schemas import (
+    FINISHED,
+    Overview,
+    ScaleRequest,
+    WhoAmI,
+    WorkloadView,
+)
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
@@ -313,7 +319,7 @@ def jobs_view(here: Link, jobs: Sequence[Identified], *, notes: Sequence[str] = 
         if job_id not in missing_views:
             return False
         view = missing_views[job_id]
-        return view is None or view.state in states.FINISHED
+        return view is None or view.state in FINISHED
 
     def own_views(overview: Overview) -> list[WorkloadView]:
         return [view for view in overview.workloads if "" in uids or view.uid in uids]
@@ -339,7 +345,7 @@ def jobs_view(here: Link, jobs: Sequence[Identified], *, notes: Sequence[str] = 
         return "\n".join([*lines, *notes])
 
     def is_done(state: ViewState) -> bool:
-        ended = {row["id"] for row in state["workloads"] if row["state"] in states.FINISHED}
+        ended = {row["id"] for row in state["workloads"] if row["state"] in FINISHED}
         return all(job_id in ended or is_over(job_id) for job_id in ids)
 
     return Panel(here, render, describe, done=is_done)

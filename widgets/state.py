@@ -10,12 +10,11 @@ from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
-from runai.hub_service.wire.schemas import SAVES, Overview, ProjectView, WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, SAVES, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import ChartPoint
 from runai.widgets.wording import beside_gpus, gpus, percent
 
-FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 MAX_EVENTS = 5
 MAX_FINISHED = 5
 """Finished workloads at the end of the table; older ones are left out."""

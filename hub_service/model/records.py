@@ -13,6 +13,7 @@ from typing import Literal
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 from runai.hub_service.wire.elastic_messages import Target, WorkerPhase
+from runai.hub_service.wire.schemas import FINISHED
 
 IDLE_BELOW = 0.01
 """A workload that keeps each device less busy is idle, whatever memory it holds."""
@@ -148,15 +149,7 @@ class WorkloadState(StrEnum):
     @property
     def finished(self) -> bool:
         """Return True if nothing will ever run again under this name."""
-        return self in _FINISHED
-
-
-_FINISHED = (
-    WorkloadState.SUCCEEDED,
-    WorkloadState.FAILED,
-    WorkloadState.ENDED,
-    WorkloadState.TIMED_OUT,
-)
+        return self in FINISHED
 
 
 @dataclass(frozen=True, slots=True)

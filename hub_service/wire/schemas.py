@@ -7,7 +7,7 @@ Unknown fields are errors. Only `client` and `api` use these; clusters use `mode
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -207,6 +207,8 @@ WorkloadStateName = Literal[
     "queued", "starting", "running", "stopping", "paused", "suspended", "retrying",
     "succeeded", "failed", "ended", "timed_out",
 ]  # fmt: skip
+FINISHED: Final = frozenset({"succeeded", "failed", "ended", "timed_out"})
+"""States after which nothing runs under the name again."""
 
 
 class WorkloadView(Wire):

@@ -13,6 +13,7 @@ from jinja2 import Environment
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView, OthersView
 from runai.hub_service.wire.schemas import (
+    FINISHED,
     HistoryView,
     Overview,
     ProjectView,
@@ -20,7 +21,6 @@ from runai.hub_service.wire.schemas import (
     WorkloadView,
 )
 
-FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
 """Lasting states; all further ones are final."""
 

@@ -12,11 +12,11 @@ import click
 from runai.hub_service.cli.framework.error_reporting import Command, report
 from runai.hub_service.cli.framework.param_types import DURATION, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
-from runai.hub_service.cli.output.waiting import FINISHED, wait_for
+from runai.hub_service.cli.output.waiting import wait_for
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, ScaleRequest, WorkloadView
 from runai.hub_service.wire.validation import checked
 
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)

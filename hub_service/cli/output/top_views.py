@@ -8,12 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from runai.hub_service.cli.output import tables
-from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import Overview, WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, Overview, WorkloadView
 from runai.hub_service.wire.usage_schemas import UsageSeries
 
 ViewName = Literal["nodes", "jobs", "projects"]

@@ -21,9 +21,8 @@ from runai.hub_service.client import Client, texts
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.client.calls import Identified
 from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
-from runai.hub_service.wire.schemas import WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, WorkloadView
 
-FINISHED: Final = frozenset({"succeeded", "failed", "ended", "timed_out"})
 _PATIENCE_S: Final = 600.0
 """Maximum downtime of the service, for a restart or an upgrade."""
 _SIGNALLED: Final = 128
