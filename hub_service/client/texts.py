@@ -104,14 +104,18 @@ def reason(view: ReasonView | None) -> str:
     return f"{text.rstrip('.')} (place {view.position} in the queue)" if view.position else text
 
 
+def shows_reason(view: WorkloadView) -> bool:
+    """Return True if a list shows the reason of a workload's state."""
+    return view.state in _REASON_STATES or view.released is not None
+
+
 def cause(view: WorkloadView, now: datetime) -> str:
     """Return why a workload waits, ends or is idle, and its expected start; "" if nothing is."""
     if view.idle is not None:
         return view.idle.text
     if ending := view.time_warning(now):
         return ending
-    has_reason = view.state in _REASON_STATES or view.released is not None
-    why = reason(view.reason) if has_reason else ""
+    why = reason(view.reason) if shows_reason(view) else ""
     start = view.expected_start.text if view.expected_start else ""
     return "; ".join(filter(None, [why, start]))
 

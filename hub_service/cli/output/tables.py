@@ -7,7 +7,7 @@ screen share them. Pure functions of the API's replies and the current time.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 
@@ -19,10 +19,6 @@ from runai.hub_service.wire.schemas import ProjectView, WorkloadView
 
 Cell = str | Text
 T = TypeVar("T")
-
-_REASON_STATES: Final = frozenset(
-    {"queued", "paused", "starting", "stopping", "retrying", "failed", "timed_out"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +121,9 @@ def _reason(w: WorkloadView, now: datetime) -> Cell:
 
 def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
     """Return what `_reason` depends on, without its times."""
-    has_reason = w.state in _REASON_STATES or w.released is not None
-    why = (w.reason.code, w.reason.position) if w.reason is not None and has_reason else None
+    why = None
+    if w.reason is not None and texts.shows_reason(w):
+        why = w.reason.code, w.reason.position
     return w.idle is not None, bool(w.time_warning(now)), why
 
 
