@@ -8,19 +8,12 @@ import asyncio
 import logging
 import secrets
 import socket
-from importlib.metadata import version
 
 from kubernetes_asyncio.config import ConfigException
 
-from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
-from runai.hub_service.api.metrics import Metrics
-from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.api.middleware.request_limits import CallerLimits
-from runai.hub_service.api.services.former_members import FormerMembers
-from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
 from runai.hub_service.clusters.kubernetes.client.leader_label import (
@@ -32,26 +25,20 @@ from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.kubernetes_cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodExec
-from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.idle_watch import IdleWatch
-from runai.hub_service.controller.usage_history import UsageHistory
-from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.background_work import (
-    Work,
     accept_any_workdir,
-    build_notifier,
     hub_users,
     on_signal,
     run_until,
     url_of,
 )
-from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.composition import compose
+from runai.hub_service.server.listener import listen
 from runai.hub_service.server.settings import Config, KubernetesConfig
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
@@ -153,59 +140,25 @@ async def lead(
         elastic=config.elastic,
         pool=pool_of(kube_config),
     )
-    metrics = Metrics()
-    ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
-    usage_history = UsageHistory(cluster, ledger)
     authenticator = NodeTokenAuthenticator(
         reviewing, kube_config.agent_account, SharedTokenAuthenticator(config.hub_token, {}, users)
     )
-    # Other pods of the cluster were never asked for a membership; submissions have a key.
-    members = FormerMembers(cluster, authenticator.person, was_checked=lambda spec: bool(spec.key))
-    platform = Platform(
-        cluster=cluster,
-        controller=Controller(
-            cluster,
-            decision_worker,
-            policy=policy,
-            history=usage_history.with_usage,
-            members=members.marked,
-            on_cycle=metrics.count,
-        ),
-        decision_worker=decision_worker,
-        ledger=ledger,
-        idle=IdleWatch(cluster, ledger, releases=False),
+    platform, server, work = await compose(
+        config,
+        cluster,
+        decision_worker,
+        policy,
         authenticator=authenticator,
-        former_members=members,
-        prefix=config.prefix,
-        version=version("jupyter-runai"),
+        users=users,
+        releases_idle_gpus=False,
+        # Other pods of the cluster were never asked for a membership; submissions have a key.
+        was_checked=lambda spec: bool(spec.key),
         workdir_exists=accept_any_workdir,
         images=True,
         workers=cluster.elastic,
         programs=PodExec(api, cluster.lookup.pods_of),
-        caller_limits=CallerLimits(config.allowance),
-        job_limit=JobLimit(config.allowance.unfinished_jobs),
     )
-    platform.checks = {"scheduler": platform.controller.unhealthy_reason}
-    work: list[Work] = [
-        cluster.run(),
-        platform.controller.run(),
-        members.run(),
-        build_notifier(config, platform).run(),
-        HistoryRecorder(
-            cluster,
-            ledger,
-            platform.controller.changes,
-            last_snapshot=lambda: platform.controller.last.snapshot,
-        ).run(),
-        ledger.run(),
-    ]
-    if policy.history_weight:
-        await usage_history.begin()  # before the first scheduling cycle
-        work.append(usage_history.run())
-    if users is not None:
-        work.append(users.warm())
     listening = await listen(config.host, config.port)
-    server = Server(create_app(platform, metrics=metrics, login=users))
     LOG.info("leader; listening at %s", url_of(config, listening))
     try:
         await pod.update(leads=True)
@@ -215,7 +168,7 @@ async def lead(
     finally:
         serves.clear()
         listening.close()
-        ledger.close()
+        platform.ledger.close()
         await pod.update(leads=False)
 
 

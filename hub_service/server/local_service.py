@@ -11,30 +11,18 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
 from runai.hub_service.agent.devices.sources import open_devices
-from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
-from runai.hub_service.api.metrics import Metrics
-from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.api.middleware.request_limits import CallerLimits
-from runai.hub_service.api.services.former_members import FormerMembers
-from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.clusters.local.data_dir_checks import check_place
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
-from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
-from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.idle_watch import IdleWatch
-from runai.hub_service.controller.usage_history import UsageHistory
-from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
 from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.cluster import Cluster
@@ -46,15 +34,14 @@ from runai.hub_service.processes.own_process import end_with_parent, raise_descr
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
-    Work,
     accept_any_workdir,
-    build_notifier,
     hub_users,
     on_signal,
     run_until,
     url_of,
 )
-from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.composition import compose
+from runai.hub_service.server.listener import listen
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 
@@ -205,64 +192,30 @@ async def serve_here(config: Config) -> None:
         listening = listening or await listen(config.host, config.port)
         await set_projects(cluster, config, len(devices))
         agent_token = config.agent_token or secrets.token_urlsafe(32)
-        metrics = Metrics()
-        ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
-        usage_history = UsageHistory(cluster, ledger)
         authenticator = SharedTokenAuthenticator(
             config.hub_token, {node: agent_token}, users, accounts
         )
-        members = FormerMembers(cluster, authenticator.person)
-        platform = Platform(
-            cluster=cluster,
-            controller=Controller(
-                cluster,
-                scheduler,
-                policy=policy,
-                history=usage_history.with_usage,
-                members=members.marked,
-                on_cycle=metrics.count,
-            ),
-            decision_worker=scheduler,
-            ledger=ledger,
-            idle=IdleWatch(cluster, ledger),
+        platform, server, work = await compose(
+            config,
+            cluster,
+            scheduler,
+            policy,
             authenticator=authenticator,
-            former_members=members,
-            prefix=config.prefix,
-            version=version("jupyter-runai"),
+            users=users,
+            releases_idle_gpus=True,
+            was_checked=lambda _spec: True,
             proxy=config.proxy,
             workdir_exists=accept_any_workdir if config.system_users else is_directory,
             accounts=accounts,
             agent_reports=AgentReports(sharing),
-            caller_limits=CallerLimits(config.allowance),
-            job_limit=JobLimit(config.allowance.unfinished_jobs),
         )
-        platform.checks = {
-            "database": cluster.unhealthy_reason,
-            "scheduler": platform.controller.unhealthy_reason,
-        }
+        platform.checks = {"database": cluster.unhealthy_reason, **platform.checks}
         own_url = url_of(config, listening)
-        work: list[Work] = [
-            cluster.run(),
-            platform.controller.run(),
-            members.run(),
-            build_notifier(config, platform).run(),
-            HistoryRecorder(
-                cluster,
-                platform.ledger,
-                platform.controller.changes,
-                last_snapshot=lambda: platform.controller.last.snapshot,
-            ).run(),
-            platform.ledger.run(),
-        ]
         if not config.agent_token:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
             work.append(supervise_agent(agent))
-        if policy.history_weight:
-            await usage_history.begin()  # before the first scheduling cycle
-            work.append(usage_history.run())
         if users is not None:
-            work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
-        server = Server(create_app(platform, metrics=metrics, login=users))
+            work.append(ForgottenSessions(cluster, users.servers).run())
         stopped = asyncio.Event()
         on_signal(stopped.set)
         LOG.info("%d GPUs on %s; listening at %s", len(devices), node, own_url)
