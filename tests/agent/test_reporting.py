@@ -59,7 +59,7 @@ async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(
     assert service.requested == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
 
 
-async def test_agent_report_has_a_request_id_that_agent_and_service_log(service, reporter, caplog):
+async def test_agent_report_has_its_own_id_which_a_refusal_names(service, reporter, caplog):
     caplog.handler.setFormatter(LogLines("%(message)s"))
     await reporter.report(report(1.0))
     service.status, service.reply = (
@@ -72,7 +72,7 @@ async def test_agent_report_has_a_request_id_that_agent_and_service_log(service,
 
     first, second = service.request_ids
     assert first != second
-    assert problems.or_new(first) == first
+    assert problems.or_new(first) == first  # the service keeps a valid id
     assert caplog.text.rstrip().endswith(f"Nobody. [{second}]")
 
 

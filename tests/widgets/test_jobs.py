@@ -134,6 +134,7 @@ def test_submit_shows_each_keyword_with_its_help_and_tab_completes_it(link):
         completions = {each.text for each in shell.Completer.completions(text, len(text))}
 
     assert keywords | {"program", "args", "wait"} == set(inspect.signature(submit).parameters)
+    # The overloads of `submit` have `array` themselves, since it decides the result's type.
     assert set(Options.__annotations__) == (keywords - {"array"}) | {"args", "wait"}
     assert all(f"    {field.keyword}: " in (submit.__doc__ or "") for field in fields)
     assert {"gpus=", "gpu_memory=", "gpu_type="} <= completions

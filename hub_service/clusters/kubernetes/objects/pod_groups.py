@@ -149,7 +149,7 @@ class PodGrouping:
         keyed_drafts = [
             (draft.age, draft.first_key, uid, draft)
             for uid, pods_of_uid in members.items()
-            if (draft := self._draft(uid, pods_of_uid, jobs, uid in awaited)) is not None
+            if (draft := self._cached_draft(uid, pods_of_uid, jobs, uid in awaited)) is not None
         ]
         for uid, array in arrays.items():
             drafts = _elements(array, window(array.job.template), is_awaited=uid in awaited)
@@ -188,30 +188,33 @@ class PodGrouping:
             job = jobs.get(pod.owner.uid)
         return self._earlier.include(pod, job)
 
-    def _draft(
+    def _cached_draft(
         self,
         uid: str,
         pods: Sequence[Pod],
         jobs: Mapping[str, Job],
         is_awaited: bool,  # noqa: FBT001
     ) -> "_Draft | None":
-        """Build one workload, or return it unchanged; None: it has no workers."""
-        whole, age = jobs.get(uid), 0.0
-        if whole is None:  # a single pod, as old as its Job
+        """Return the draft of one workload, built anew if it changed; None: it has no workers.
+
+        `is_awaited` is part of the draft: True for a Job whose pods do not exist yet.
+        """
+        job, age = jobs.get(uid), 0.0
+        if job is None:  # a single pod, as old as its Job
             owner = pods[0].owner
             made_by = None if owner is None else jobs.get(owner.uid)
             age = pods[0].created if made_by is None else made_by.created
         known = self._drafts.get(uid)
         if (
             known is None
-            or known.job is not whole
+            or known.job is not job
             or (known.age, known.is_awaited) != (age, is_awaited)
             or len(known.pods) != len(pods)
             # Compare by identity: equality ignores the sentence that we wrote to a pod.
             or not all(map(is_, known.pods, pods))
         ):
-            draft = _draft(pods, whole, age, is_awaited)
-            known = self._drafts[uid] = _CachedDraft(pods, whole, age, is_awaited, draft)
+            draft = _draft(pods, job, age, is_awaited)
+            known = self._drafts[uid] = _CachedDraft(pods, job, age, is_awaited, draft)
         return known.draft if known.draft.pods else None
 
 

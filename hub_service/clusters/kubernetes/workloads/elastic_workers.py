@@ -51,7 +51,7 @@ class ElasticWorkers:
             self._changes.wake_all()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
-        """Return the exit code for a pod, given the exit code of its worker."""
+        """Record that a worker ended; return the exit code for its pod."""
         elastic_job, worker = await self._worker(pod)
         with translate_api_errors():
             code = await self._elastic.ended(

@@ -25,13 +25,13 @@ PROGRESS_FILE = "progress.json"
 
 
 def begin_check(directory: str, spec: dict[str, Any], since: int) -> None:
-    """Start the check, and return at once; its answer is the note `saved.json`.
+    """Start a process that looks for a checkpoint since `since`; its answer is `saved.json`.
 
     `since` is the worker's start, by the clock of the checkpoint directory's file system; 0: there
     is no such directory, and no check.
     """
     supervisor = os.getpid()
-    with contextlib.suppress(OSError):  # without a process on the machine there is no answer
+    with contextlib.suppress(OSError):  # no process can be started: there is no answer then
         if since and os.fork() == 0:
             try:
                 _note_answer(directory, spec, since, supervisor)
