@@ -154,11 +154,12 @@ class Viewer:
     def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
+        changes, _reads = self._rights(spec)  # a read-only token of the owner changes nothing
         detail = WorkloadDetail(
             **{**self._workload_fields(record), "moved": last_move(history) or record.moved},
             command=None if spec.command is None else list(spec.command),
             workdir=spec.workdir,
-            env_names=sorted(spec.env) if spec.user == self.actor.name else [],
+            env_names=sorted(spec.env) if changes and spec.user == self.actor.name else [],
             source=spec.source,
             backoff_limit=spec.backoff_limit,
             grace_seconds=spec.grace_seconds,

@@ -133,8 +133,9 @@ async def test_log_output_of_an_earlier_start_is_missing_once_its_pod_is_deleted
 
     await eventually_async(is_written)
 
+    first_pod = pod_name(lab)
     await lab.cluster.apply(plan(stop(spec.id)))
-    kubelet.close(pod_name(lab))
+    kubelet.close(first_pod)  # it may be deleted already
     await lab.until(spec.id, "paused")
 
     async def is_missing() -> bool:  # the pod may exist a moment longer than the job runs
