@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from runai.hub_service.wire.amounts import MAX_TEXT_LENGTH, gpus, memory_mib
+from runai.hub_service.wire.amounts import MAX_TEXT_LENGTH, gpus, size_mib
 from runai.hub_service.wire.errors import InvalidRequest
 
 _NOTHING: Final = frozenset({"none", "no", "no gpu", "without", "without a gpu", "cpu"})
@@ -75,7 +75,7 @@ Amount(milli_gpus=0, memory_mib=8192))
     has_unit = _HAS_UNIT.search(text[:MAX_TEXT_LENGTH]) is not None
     try:
         if has_unit:
-            return Amount(memory_mib=int(str(memory_mib(written))))
+            return Amount(memory_mib=size_mib(text))
         milli = int(gpus(written) * 1000)
     except ValueError as wrong:
         requirement = f"{str(wrong)[0].upper()}{str(wrong)[1:]}"

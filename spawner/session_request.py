@@ -139,9 +139,8 @@ def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidRequest: a value is not valid.
     """
-    # The spawn form writes memory with its unit, so a bare number is a mistake there.
     given = {
-        each.name: str(value) if each.kind is MEMORY else value
+        each.name: each.typed(value)
         for each in SPAWN_FIELDS
         if (value := options.get(each.spawn_name)) not in (None, "")
     }

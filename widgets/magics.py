@@ -21,6 +21,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.client.request_options import request_options, request_values
 from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.workload_request import option_of
 from runai.widgets import text
 from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.jobs import Job, Jobs, dry_run, send
@@ -104,9 +105,7 @@ SUBMIT = click.Command(
     "%runai_submit",
     params=[
         click.Argument(["script"], required=False, metavar="[SCRIPT] [-- ARGUMENTS]..."),
-        click.Option(
-            ["--name"], metavar="NAME", help="Name the job. Default: the next free job-N."
-        ),
+        click.Option(["--name"], metavar="NAME", help=option_of("name").help),
         *request_options(),
         click.Option(["--dry-run"], is_flag=True, help="Print the result without submitting."),
         click.Option(["--wait"], is_flag=True, help="Wait for the end."),

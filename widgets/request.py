@@ -18,11 +18,10 @@ from pathlib import Path
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.processes.user_account import expanded, removed_folder
-from runai.hub_service.wire.amounts import MEMORY
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.validation import checked
-from runai.hub_service.wire.workload_request import SubmitRequest, request_fields
+from runai.hub_service.wire.workload_request import SubmitRequest, option_of, request_fields
 from runai.widgets.wording import did_you_mean
 
 SOURCE_PLACEHOLDER = "{source}"
@@ -36,7 +35,7 @@ Program = str | bytes | os.PathLike[str] | Iterable[Word]
 _SCRIPTS = (".py", ".sh", ".ipynb")
 MAX_DISPLAY_LENGTH = 60
 _KEYWORDS = {field.name: field.keyword for field in request_fields()}
-_ENV_HINT = "Give it as NAME=VALUE."
+_ENV_HINT = option_of("env").hint
 
 
 def fields_of(keywords: Mapping[str, object]) -> dict[str, object]:
@@ -56,8 +55,7 @@ def fields_of(keywords: Mapping[str, object]) -> dict[str, object]:
         if field.option.flag_value:
             value = field.option.flag_value if value else None  # noqa: PLW2901
         if value is not None:
-            # Memory needs a unit: 4 may be meant as gigabytes.
-            fields[field.name] = str(value) if field.kind is MEMORY else value
+            fields[field.name] = field.typed(value)
     return fields
 
 

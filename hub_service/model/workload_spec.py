@@ -331,7 +331,7 @@ def _check_executor(request: SubmitRequest, executor: Executor) -> None:
     """Raise InvalidRequest if a field is set that this executor cannot fulfil."""
     for each in request_fields():
         option = each.option
-        if getattr(request, each.name) == each.default or option.only_on in {None, executor}:
+        if option.only_on in {None, executor} or getattr(request, each.name) == each.default:
             continue
         raise InvalidRequest(
             f"{option.flags[-1]} is for {_EXECUTOR_NAMES[option.only_on]}; jobs here"

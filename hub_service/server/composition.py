@@ -1,6 +1,5 @@
 """The parts of the service around its cluster, the same for both composition roots."""
 
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
-from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.background_work import Work, build_notifier
 from runai.hub_service.server.listener import Server
@@ -42,15 +40,14 @@ async def compose(
     *,
     authenticator: Authenticator,
     users: HubAuthenticator | None,
+    members: FormerMembers,
     releases_idle_gpus: bool,
-    was_checked: Callable[[WorkloadSpec], bool],
     **platform_fields: Any,  # noqa: ANN401  the rest of `Platform`, which one root alone has
 ) -> Service:
-    """Wire the service; `was_checked` says of which workloads a membership was asked."""
+    """Wire the service around a cluster, with an open ledger."""
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
     usage_history = UsageHistory(cluster, ledger)
-    members = FormerMembers(cluster, authenticator.person, was_checked=was_checked)
     controller = Controller(
         cluster,
         decision_worker,

@@ -14,6 +14,7 @@ from kubernetes_asyncio.config import ConfigException
 from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderElection
 from runai.hub_service.clusters.kubernetes.client.leader_label import (
@@ -143,6 +144,8 @@ async def lead(
     authenticator = NodeTokenAuthenticator(
         reviewing, kube_config.agent_account, SharedTokenAuthenticator(config.hub_token, {}, users)
     )
+    # Other pods of the cluster were never asked for a membership; submissions have a key.
+    members = FormerMembers(cluster, authenticator.person, was_checked=lambda spec: bool(spec.key))
     platform, server, work = await compose(
         config,
         cluster,
@@ -150,9 +153,8 @@ async def lead(
         policy,
         authenticator=authenticator,
         users=users,
+        members=members,
         releases_idle_gpus=False,
-        # Other pods of the cluster were never asked for a membership; submissions have a key.
-        was_checked=lambda spec: bool(spec.key),
         workdir_exists=accept_any_workdir,
         images=True,
         workers=cluster.elastic,

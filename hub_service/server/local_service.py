@@ -17,6 +17,7 @@ import psutil
 
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.clusters.local.data_dir_checks import check_place
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
@@ -202,8 +203,8 @@ async def serve_here(config: Config) -> None:
             policy,
             authenticator=authenticator,
             users=users,
+            members=FormerMembers(cluster, authenticator.person),
             releases_idle_gpus=True,
-            was_checked=lambda _spec: True,
             proxy=config.proxy,
             workdir_exists=accept_any_workdir if config.system_users else is_directory,
             accounts=accounts,

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.notifications import NotificationSettings
 from runai.hub_service.model.records import ElasticRules
 from runai.hub_service.processes.log_lines import LogFormat
-from runai.hub_service.wire.amounts import MOST_GPUS, memory_mib
+from runai.hub_service.wire.amounts import MOST_GPUS, size_mib
 from runai.hub_service.wire.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ def _memory(name: str, environ: Mapping[str, str]) -> int | None:
     if not value:
         return None
     try:
-        return int(str(memory_mib(value)))
+        return size_mib(value)
     except ValueError:
         raise _invalid(name, environ, "a size such as 56G or 500M") from None
 

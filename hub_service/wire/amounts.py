@@ -31,11 +31,12 @@ LONGEST_GRACE_S: Final = 3600
 MAX_PRIORITY: Final = 1000
 
 _SIGNS: Final = {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8"}
+_FLAGS: Final = re.IGNORECASE | re.ASCII  # else [s] matches U+017F, a long s, too
 _NUMBER: Final = r"([0-9]{0,30}(?:[.,][0-9]{1,30})?|[0-9]{1,30}[.,])"
-_EXPONENT: Final = re.compile(r"-?[0-9.]+e[+-]?[0-9]+", re.IGNORECASE)
-_DURATION: Final = re.compile(r"\s*([0-9]{1,9})\s*([smhd]?)\s*", re.IGNORECASE)
+_EXPONENT: Final = re.compile(r"-?[0-9.]+e[+-]?[0-9]+", _FLAGS)
+_DURATION: Final = re.compile(r"\s*([0-9]{1,9})\s*([smhd]?)\s*", _FLAGS)
 _SECONDS_PER_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE: Final = re.compile(rf"{_NUMBER}\s*([mgt])(?:i?b?)", re.IGNORECASE)
+_SIZE: Final = re.compile(rf"{_NUMBER}\s*([mgt])(?:i?b?)", _FLAGS)
 _MIB_PER_UNIT: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
 
@@ -82,7 +83,7 @@ def _decimal(value: object, unit: str) -> Decimal:
     """
     text = _text_of(value)
     pattern = rf"(-?){_NUMBER}(?:\s*/\s*([0-9]{{1,9}}))?\s*(%?)\s*(?:{unit}s?)?"
-    matched = None if text is None else re.fullmatch(pattern, text, re.IGNORECASE)
+    matched = None if text is None else re.fullmatch(pattern, text, _FLAGS)
     if matched is None or not matched[2] or not int(matched[3] or 1):
         raise ValueError("use a number such as 0.5 or 2")
     number = Fraction(matched[2].replace(",", ".").rstrip("."))
@@ -119,18 +120,16 @@ def cpus(value: object) -> Decimal:
     return _decimal(value, "cpu")
 
 
-def memory_mib(value: object) -> object:
-    """Convert a size with a unit to MiB, rounded up; G equals GiB. A number is MiB already.
+def size_mib(text: str) -> int:
+    """Convert a size with a unit to MiB, rounded up; G equals GiB.
 
-    >>> [memory_mib(size) for size in ("4G", "4 GiB", "4096M", "0.3G", "7,5G", 512)]
-    [4096, 4096, 4096, 308, 7680, 512]
+    >>> [size_mib(text) for text in ("4G", "4 GiB", "4096M", "0.3G", "7,5G")]
+    [4096, 4096, 4096, 308, 7680]
 
     Raises:
-        ValueError: it is a text and no size, has no unit, is 0 or too large; or a boolean.
+        ValueError: it is no size, has no unit, is 0 or too large.
     """
-    if not isinstance(value, str):
-        return refuse_boolean(value)
-    matched = _SIZE.fullmatch(_text_of(value) or "")
+    matched = _SIZE.fullmatch(_text_of(text) or "")
     if matched is None or not matched[1]:
         raise ValueError("give a number and a unit, as in 4G or 4096M")
     number = Fraction(matched[1].replace(",", ".").rstrip("."))
@@ -140,6 +139,15 @@ def memory_mib(value: object) -> object:
     if mib > MOST_MEMORY_MIB:
         raise ValueError("give at most 900T")
     return mib
+
+
+def memory_mib(value: object) -> object:
+    """Convert a size as `size_mib`; return a number, which is MiB already, for later validators.
+
+    Raises:
+        ValueError: as for `size_mib`; or it is a boolean.
+    """
+    return size_mib(value) if isinstance(value, str) else refuse_boolean(value)
 
 
 def seconds(value: object) -> object:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from runai.hub_service.wire.amounts import LONGEST_S
+from runai.hub_service.wire.amounts import LONGEST_S, NUMBER
 from runai.hub_service.wire.base_schema import Line, ProjectName, Wire
 from runai.hub_service.wire.schemas import ExpectedStartView, ProjectPut, Quota, ReasonView
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -65,7 +65,7 @@ class SettingChange(Wire):
 
     project: ProjectName
     setting: SettingName
-    value: Quota | Annotated[int, Field(ge=0, le=LONGEST_S)] | None
+    value: Quota | Annotated[int, Field(ge=0, le=LONGEST_S), NUMBER] | None
 
     @model_validator(mode="before")
     @classmethod

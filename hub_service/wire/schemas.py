@@ -327,8 +327,6 @@ class Fact(Wire):
     label: str
     text: str
     level: Literal["plain", "warning"] = "plain"
-    link: str = ""
-    """Id of the workload that the text is about."""
     at: datetime | None = None
     """A time that belongs to the text; readers add it in their time zone."""
 

@@ -131,14 +131,12 @@ def _format_value(value: object) -> str:
 _LIMITS = {
     "greater_than_equal": "it must be at least {ge}",
     "less_than_equal": "it must be at most {le}",
-    "decimal_max_places": "use at most {decimal_places} decimals",
     "string_too_long": "it must have at most {max_length} characters",
     "string_pattern_mismatch": "it has characters that are not possible there, or is too long",
     "too_short": "it must not be empty",
 }
 _KINDS = {
     "int": "it must be a whole number",
-    "decimal": "it must be a number",
     "float": "it must be a number",
     "finite": "it must be a number",
     "datetime": "it must be a time such as 2026-01-31T12:00:00Z",

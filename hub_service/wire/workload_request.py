@@ -8,6 +8,7 @@ A field's `RequestOption` gives its names, help, unit and hint. Command line, ma
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, get_origin
 
 from annotated_types import Ge, Le
@@ -15,6 +16,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic.fields import FieldInfo
 
 from runai.hub_service.wire.amounts import (
+    MEMORY,
     MOST_WORKERS,
     NUMBER,
     AmountKind,
@@ -372,6 +374,10 @@ class RequestField(NamedTuple):
         """Return its name in Python."""
         return self.option.keyword or self.name
 
+    def typed(self, value: object) -> object:
+        """Return a value that a person gave: a bare number is no memory, 4 may mean gigabytes."""
+        return str(value) if self.kind is MEMORY else value
+
     @property
     def label(self) -> str:
         """Return its name in forms."""
@@ -383,14 +389,20 @@ class RequestField(NamedTuple):
         return self.option.flags[-1].lstrip("-").replace("-", "_")
 
 
-def request_fields() -> list[RequestField]:
+@cache  # each submission asks, too
+def request_fields() -> tuple[RequestField, ...]:
     """Return the fields of a request that users set, in the order of the help."""
-    return [
+    return tuple(
         _request_field(name, info, option)
         for name, info in SubmitRequest.model_fields.items()
         for option in info.metadata
         if isinstance(option, RequestOption)
-    ]
+    )
+
+
+def option_of(field_name: str) -> RequestOption:
+    """Return what a user is told about one field."""
+    return next(field.option for field in request_fields() if field.name == field_name)
 
 
 def form_help_texts() -> dict[str, str]:

@@ -160,6 +160,12 @@ def test_option_value_is_converted_to_its_type(param_type, text, value):
             " or 3d",
             id="length-of-many-digits",
         ),
+        pytest.param(
+            DURATION,
+            "90\u017f",
+            "'90\u017f' is not a valid duration: give a number and a unit, such as 90m, 2h or 3d",
+            id="long-s-as-a-unit",
+        ),
         pytest.param(DURATION, "0", "'0' is not a valid duration: use at least 1s", id="no-length"),
         pytest.param(
             GRACE, "2h", "'2h' is not a valid duration: use at most 1h", id="grace-of-hours"

@@ -39,7 +39,7 @@ from runai.hub_service.model.records import WorkloadRecord, WorkloadState, workl
 from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.schemas import WorkloadDetail, WorkloadPage, WorkloadStateName
+from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
 from runai.hub_service.wire.usage_schemas import UsageKind
 
 router = APIRouter(include_in_schema=False)
@@ -328,13 +328,18 @@ async def _workload_values(
     spec = viewer.read_model.spec(record.spec.project)
     reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
     history = await platform.cluster.history(record.id) if reads else []
-    view = viewer.detail(record, history) if reads else viewer.workload(record)
     now = datetime.fromtimestamp(viewer.read_model.at, UTC)
-    events = view.history if isinstance(view, WorkloadDetail) else []
+    view: WorkloadView
+    if reads:
+        view = detail = viewer.detail(record, history)
+        facts, events = detail.facts, detail.history
+    else:
+        view = viewer.workload(record)
+        facts, events = workload_facts(view, now), []
     waits = record.state in _WAITING
     return {
         "workload": workload_values(view),
-        "facts": [fact for fact in workload_facts(view, now) if fact.label not in _IN_TITLE],
+        "facts": [fact for fact in facts if fact.label not in _IN_TITLE],
         "reads": reads,
         "history": events,
         "life": life(events, now),

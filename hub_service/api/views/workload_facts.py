@@ -28,12 +28,11 @@ def _identity(view: WorkloadView) -> Iterator[Fact]:
     yield Fact(label="Name", text=view.name)
     yield Fact(label="Project", text=view.project)
     yield Fact(label="User", text=view.user)
-    kept = "preemptible" if view.preemptible else "never preempted"
-    yield Fact(label="Kind", text=f"{view.kind}, {kept}")
+    preemption = "preemptible" if view.preemptible else "never preempted"
+    yield Fact(label="Kind", text=f"{view.kind}, {preemption}")
     yield Fact(label="State", text=view.state.replace("_", " "))
     yield Fact(label="Jobs", text=counts_text(view.states))
-    gains = "" if view.reason is None else view.reason.gains
-    yield Fact(label="Reason", text=texts.reason(view.reason), link=gains)
+    yield Fact(label="Reason", text=texts.reason(view.reason))
     yield Fact(label="Moved", text=view.moved.removeprefix("moved "))
     yield Fact(label="Warning", text=view.killed, level="warning")
     yield Fact(label="Warning", text=view.unsaved, level="warning")
@@ -44,8 +43,8 @@ def _identity(view: WorkloadView) -> Iterator[Fact]:
 
 
 def _request(view: WorkloadView) -> Iterator[Fact]:
-    is_elastic = view.min_workers < len(view.workers)
-    minimum = f" (of {view.min_workers} workers or more)" if is_elastic else ""
+    may_be_fewer = view.min_workers < len(view.workers)
+    minimum = f" (of {view.min_workers} workers or more)" if may_be_fewer else ""
     yield Fact(label="GPUs asked", text=texts.total_request(view) + minimum)
     if view.gpu_memory_mib is not None:
         yield Fact(label="GPU memory", text=texts.memory(view.gpu_memory_mib))

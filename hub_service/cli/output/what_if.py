@@ -31,7 +31,7 @@ _ADDED: Final = re.compile(
     r"(?:\s+(?P<workers>\d{1,9})\s*(?:x|workers?\s+of))?"
     r"\s+(?P<amount>[\d.,/¼½¾⅓⅔⅛]{1,30}(?:\s*%)?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
     r"(?:\s+(?P<priority>low|normal|high))?\s*$",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 

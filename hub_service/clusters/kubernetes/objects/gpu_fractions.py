@@ -166,7 +166,7 @@ def _milli(text: str) -> int:
 def _mib(text: str) -> int:
     """Parse device memory, a bare number in MiB; 0 if it is none."""
     try:
-        return int(str(amounts.memory_mib(f"{text}M" if text.isdecimal() else text)))
+        return amounts.size_mib(f"{text}M" if text.isdecimal() else text)
     except ValueError:
         return 0
 
