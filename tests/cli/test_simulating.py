@@ -169,7 +169,12 @@ def test_simulate_measures_jobs_submitted_in_one_second_until_the_last_has_ended
         pytest.param(
             "x1,nosuch,0,1,5\n", [], "Job x1 belongs to project nosuch", id="unknown project"
         ),
-        pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="arabic"),
+        pytest.param(
+            "٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' is no number of GPUs", id="arabic"
+        ),
+        pytest.param(
+            "x1,a,0,100001,5\n", [], "'100001' is no number of GPUs: use at most", id="too many"
+        ),
     ],
 )
 def test_simulate_names_mistakes_in_a_trace_with_all_jobs_at_one_second(
@@ -200,7 +205,7 @@ def test_simulate_names_a_duplicate_key_in_a_nodes_file(simulate, files):
 
 
 def test_simulate_reports_a_job_larger_than_the_cluster_as_never_run(simulate, files):
-    (files / "jobs.csv").write_text(f"{TRACE}c1,a,0,1000000000,5\n")
+    (files / "jobs.csv").write_text(f"{TRACE}c1,a,0,100000,5\n")
 
     result = simulate()
 

@@ -66,7 +66,7 @@ def test_describe_explains_a_wait_and_predicts_the_start(bob, eventually):
         ("nlp 0.5 gpu low", {"project": "nlp", "gpus": "0.5", "priority": "low"}),
         ("nlp 8 x 1 GPU", {"project": "nlp", "gpus": "1", "workers": 8}),
         ("nlp 2 workers of 8 GPUs", {"project": "nlp", "gpus": "8", "workers": 2}),
-        ("nlp session 20G", {"project": "nlp", "gpu_memory_mib": 20480, "kind": "session"}),
+        ("nlp session 20G", {"project": "nlp", "gpu_memory_mib": "20g", "kind": "session"}),
         ("job-x job 1 GPU", {"project": "job-x", "gpus": "1"}),
     ],
 )
@@ -79,8 +79,8 @@ def test_addition_of_a_what_if_plan_is_parsed_into_a_request(text, expected):
     [
         ("vision.quota=6", ("vision", "quota", "6")),
         (" vision.limit = none", ("vision", "limit", None)),
-        ("vision.min_runtime=60", ("vision", "min_runtime", 60)),
-        ("vision.min_runtime=10m", ("vision", "min_runtime", 600)),
+        ("vision.min_runtime=60", ("vision", "min_runtime", "60")),
+        ("vision.min_runtime=10m", ("vision", "min_runtime", "10m")),
     ],
 )
 def test_setting_of_a_what_if_plan_is_parsed_into_a_project_change(text, change):

@@ -153,9 +153,10 @@ def test_simulated_gpus_are_marked_in_every_table_and_description(bob, eventuall
 
     for arguments in (
         *(["list"], ["list", "nodes"], ["top"], ["top", "jobs"]),
-        *(["describe", "a"], ["describe", "node", node["name"]]),
+        ["describe", "node", node["name"]],
     ):
         assert "* simulated" in bob(*arguments).stdout, arguments
+    assert "while allocated (simulated)" in bob("describe", "a").stdout
     lines = bob("top").stdout.splitlines()
     requested = f"{node['name']}: 0 of 40 simulated CPUs requested"
     first = lines.index(requested) + 1
