@@ -17,6 +17,7 @@ from typing import Final
 import click
 
 from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.backup.earlier_queue import set_queue_aside
 from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_process import CaddyProcess
 from runai.embedded.proxy.public_address import (
@@ -28,7 +29,7 @@ from runai.embedded.proxy.public_address import (
     public_address,
 )
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
-from runai.hub_service.clusters.local.data_dir_checks import check_place
+from runai.hub_service.clusters.local.data_dir_checks import check_place, check_version
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.processes.requirements import in_words, install_command, unmet
 from runai.hub_service.processes.user_account import expanded
@@ -112,11 +113,17 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
     " all workloads on the GPU.",
 )
 @click.option(
+    "--new-queue",
+    is_flag=True,
+    help="Start with an empty queue if an earlier version wrote this one; it is renamed with the"
+    " folder of its jobs, not deleted.",
+)
+@click.option(
     "--share-proxy-password",
     is_flag=True,
     help="Pass a proxy's address on to sessions and jobs even if it has a user or password.",
 )
-def up(**options: object) -> None:
+def up(*, new_queue: bool, **options: object) -> None:
     """Start the whole platform on this machine.
 
     It starts JupyterHub, the GPU service and its agent on 127.0.0.1. Ctrl-C stops them; jobs
@@ -126,7 +133,7 @@ def up(**options: object) -> None:
     runai up --simulate 8                        without a GPU
     runai up --domain gpu.example.org --projects projects.yaml
     """  # noqa: D301 - \b is click's mark of a block
-    _start(_settings(**options))
+    _start(_settings(**options), new_queue=new_queue)
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -193,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _start(settings: Settings) -> None:
+def _start(settings: Settings, *, new_queue: bool) -> None:
     """Check and prepare the data directory, then become the hub.
 
     Raises:
@@ -220,9 +227,13 @@ def _start(settings: Settings) -> None:
     for path in directory.restrict_permissions():
         print(f"{path} could be written by others; it is closed to them now.")
     _check_files(settings, directory)
+    if not new_queue:
+        check_version(directory.root)  # before any file is made
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
     check_is_whole(directory.root)  # before creating files in it
+    for path, aside in set_queue_aside(directory.root).items() if new_queue else ():
+        print(f"{path} is {aside} now.")
     check_place(directory.root)  # before a hub that would end the original's sessions
     directory.prepare(system_users=settings.system_users)
     # The admin's own file may set another port, which the hub checks.

@@ -17,7 +17,7 @@ import pytest
 from runai.hub_service.clusters.local.processes import attempt
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
 from runai.hub_service.clusters.local.supervisor import subreaper
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 
 
 class Start:

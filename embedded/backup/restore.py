@@ -27,9 +27,9 @@ from runai.embedded.data_directory import DataDirectory, write_private
 from runai.hub_service.clusters.local.store import cluster_sqlite
 from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.ledger import opening
 from runai.hub_service.ledger.store import LedgerStore
+from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.sqlite.files import ReportProgress, newer, opened_to_read, unknown_revision
 from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
@@ -174,7 +174,7 @@ def _commit(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
+def _migrate_staged(staged: Path) -> Mapping[str, WorkloadRecord]:
     """Migrate the staged databases, check that they are readable, return their workloads."""
     if (staged / "ledger.sqlite").exists():
         LedgerStore(staged / "ledger.sqlite").close()  # migrates it

@@ -13,28 +13,28 @@ from pathlib import Path
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.processes.process_watch import is_same
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
+from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.errors import Conflict
 
 EXIT_TIMEOUT_S = 60.0
 
 
 def running_unknown(
-    jobs: Path, rows: Mapping[str, StoredWorkload]
+    jobs: Path, rows: Mapping[str, WorkloadRecord]
 ) -> Iterator[tuple[str, Attempt]]:
     """Yield the running workers of attempts that are not active in the database."""
     for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
         attempt = Attempt(lock.parent)
         project, name, started, worker = lock.parent.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
-        is_active = row and row.record.attempts == _number(started) and row.active
+        is_active = row and row.attempts == _number(started) and row.active
         if row and is_active and not _is_other_job(lock.parent.parent, row):
             continue
         if attempt.holder() is not None:
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
-def unknown_attempt_folders(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[Path]:
+def unknown_attempt_folders(jobs: Path, rows: Mapping[str, WorkloadRecord]) -> Iterator[Path]:
     """Yield the folders of attempts that are not in the database.
 
     A later workload of the same name must not read another job's exit status.
@@ -42,7 +42,7 @@ def unknown_attempt_folders(jobs: Path, rows: Mapping[str, StoredWorkload]) -> I
     for path in sorted(jobs.glob("*/*/attempt-*")):
         project, name, started = path.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
-        if row is None or _number(started) > row.record.attempts or _is_other_job(path, row):
+        if row is None or _number(started) > row.attempts or _is_other_job(path, row):
             yield path
 
 
@@ -65,7 +65,7 @@ def stop(unknown: Mapping[str, Attempt]) -> None:
         time.sleep(0.1)
 
 
-def _is_other_job(folder: Path, row: StoredWorkload) -> bool:
+def _is_other_job(folder: Path, row: WorkloadRecord) -> bool:
     """Return True if an attempt belongs to another job of the same name and number.
 
     A row still without a process has no identity to compare: an existing process may be another

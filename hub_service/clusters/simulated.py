@@ -9,12 +9,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from typing import NoReturn
 
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
-from runai.hub_service.model.records import HistoryEvent, Process, ProjectRecord, WorkloadId
+from runai.hub_service.model.records import (
+    ACTIVE,
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    WorkloadId,
+    WorkloadRecord,
+)
 from runai.hub_service.wire.errors import Conflict
 
 
@@ -23,11 +30,11 @@ class MemoryStore:
 
     def __init__(self) -> None:
         """Start without rows."""
-        self._rows: dict[WorkloadId, StoredWorkload] = {}
+        self._rows: dict[WorkloadId, WorkloadRecord] = {}
         self._projects: dict[str, ProjectRecord] = {}
         self._history: dict[WorkloadId, list[HistoryEvent]] = {}
 
-    def rows(self) -> Iterable[StoredWorkload]:
+    def rows(self) -> Iterable[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return list(self._rows.values())
 
@@ -37,7 +44,7 @@ class MemoryStore:
 
     def save(
         self,
-        rows: Sequence[StoredWorkload] = (),
+        rows: Sequence[WorkloadRecord] = (),
         *,
         deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
@@ -101,17 +108,17 @@ class SimulatedCluster(StoredCluster):
         row = self._row(workload)
         indexes = [w.index for w in row.active if worker is None or w.index == worker]
         if not indexes:
-            raise Conflict(f"{workload} has nothing to complete ({row.record.state}).")
+            raise Conflict(f"{workload} has nothing to complete ({row.state}).")
         for index in indexes:
             known = self._index.get(workload)
-            if known is not None and known.record.workers[index].state in ACTIVE:
+            if known is not None and known.workers[index].state in ACTIVE:
                 self.report_exit(workload, index, ExitStatus(exit_code, killed=killed))
 
     def pass_time(self) -> float | None:
         """Make all transitions due by the clock; return when the next one is due."""
         return self.apply_due_transitions()
 
-    def act(self, row: StoredWorkload) -> None:
+    def act(self, row: WorkloadRecord) -> None:
         """Run each starting worker."""
         if row.spec.command is None:
             return
@@ -141,7 +148,7 @@ class SimulatedCluster(StoredCluster):
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail, parts
-        first = record = self._single_row(self._checked_id(workload, uid)).record
+        first = record = self._single_row(self._checked_id(workload, uid))
         while follow and not record.state.finished and record.uid == first.uid:
             record = await self.wait(workload, record)
         nothing: tuple[LogChunk, ...] = ()

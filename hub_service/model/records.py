@@ -347,9 +347,25 @@ def last_move(history: Sequence[HistoryEvent]) -> str:
     return stop.text if restart is None else f"{stop.text}, {restart.at - stop.at:.0f} s"
 
 
+ACTIVE = ("starting", "running", "stopping")
+"""States of a worker that has processes, or may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Devices of a node for one worker."""
+
+    index: int
+    node: str
+    devices: tuple[DeviceShare, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
-    """A workload as it is now."""
+    """A workload as it is now: what was asked, its status, and its workers.
+
+    All of it outlives a restart of the service, but for `states`.
+    """
 
     spec: WorkloadSpec
     state: WorkloadState
@@ -394,6 +410,34 @@ class WorkloadRecord:
     """Its identity: no later workload of this name has the same. Elements have their array's."""
     account_uid: int | None = None
     """Unix uid of its user at the submission; None: workers run as the platform's account."""
+
+    intent: Literal["run", "suspend", "delete"] = "run"
+    halt: Literal["", "paused", "failed", "lost", "done", "timed_out", "aside"] = ""
+    """Why the whole workload is stopping; "": it is not."""
+    resumed: bool = False
+    """True if a program of it ran, or may have run: its next start may find a checkpoint."""
+    losses: int = 0
+    granted: float | None = None
+    stopping_since: float | None = None
+    below_min_since: float | None = None
+    master_port: int = 0
+    resize: Grant | None = None
+    """Devices on which a stopping elastic worker restarts (E2)."""
+    unexamined: tuple[tuple[int, int], ...] | None = None
+    """Index and attempt of each worker that the last pause stopped, until it is known whether they
+    left checkpoints; None: no pause was ever examined."""
+    code_due: int = 0
+    """Attempt whose code at the start is not noted yet; 0: none."""
+    scale: tuple[int, int] | None = None
+    """Maximum and minimum of workers, if changed since the submission.
+
+    The spec has them too, but is stored only once.
+    """
+
+    @property
+    def active(self) -> tuple[WorkerRecord, ...]:
+        """Return the workers with processes, or possibly with some."""
+        return tuple(w for w in self.workers if w.state in ACTIVE)
 
     @property
     def saves(self) -> bool:

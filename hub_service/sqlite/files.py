@@ -4,13 +4,15 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
 from runai.hub_service.wire.errors import Unavailable
 
-NEVER_RELEASED = "000"
-"""Prefix of revisions from commits before 0.1.0; the revisions of 0.1.0 start at 0100."""
+CLUSTER = "cluster.sqlite"
+FIRST_REVISIONS = {CLUSTER: "0200", "ledger.sqlite": "0100"}
+"""First revision of each file that is read; the ones below it are from before the first release."""
 
 PAGES_AT_ONCE = 1000
 """Pages per step of a backup, after each of which its progress is reported."""
@@ -60,9 +62,13 @@ def newer(path: Path | str, revision: str) -> Unavailable:
 
     A Path is a file of the platform; a str names a backup, or a database on a server.
     """
-    if revision.startswith(NEVER_RELEASED):
+    name = path.name if isinstance(path, Path) else path.partition(" ")[0]
+    first = FIRST_REVISIONS.get(name, FIRST_REVISIONS["ledger.sqlite"])
+    if revision.isdecimal() and revision < first:
         anew = "Nothing reads it any more: name another backup, or an empty database."
-        if isinstance(path, Path):
+        if name == CLUSTER and isinstance(path, Path):
+            anew = new_queue_hint(path.parent)
+        elif isinstance(path, Path):
             anew = f"To begin anew: mv {path.parent} {path.parent}.old, then `runai up` again."
         return Unavailable(
             f"{path} was written before the first release, whose schemas are others.",
@@ -73,6 +79,27 @@ def newer(path: Path | str, revision: str) -> Unavailable:
         f"{path} has the schema {revision}, which this version does not know.",
         hint="A newer version wrote it: install that one again, or restore a backup of before.",
         code="database_newer",
+    )
+
+
+def set_aside_paths(root: Path) -> dict[Path, Path]:
+    """Return the new path of a data directory's folder of jobs and of its queue, in this order.
+
+    Neither exists.
+    """
+    names = ("jobs", CLUSTER)
+    suffixes = (f"earlier{f'-{number}' if number > 1 else ''}" for number in count(1))
+    free = next(s for s in suffixes if not any((root / f"{n}.{s}").exists() for n in names))
+    return {root / name: root / f"{name}.{free}" for name in names}
+
+
+def new_queue_hint(root: Path) -> str:
+    """Return which command sets an earlier version's queue aside, and what stays."""
+    jobs, queue = set_aside_paths(root).values()
+    return (
+        f"`runai up --new-queue` renames the queue to {queue.name} and the folder of its jobs to"
+        f" {jobs.name}, where checkpoints lie then (PROJECT/NAME/checkpoints); accounts, homes and"
+        " usage stay, and nothing is deleted."
     )
 
 

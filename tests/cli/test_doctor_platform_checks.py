@@ -104,7 +104,7 @@ def test_doctor_names_the_remedy_for_a_broken_database(findings, platform):
     ("change", "version_text"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", "schema 9999"),
-        ("PRAGMA user_version = 9999", "schema 0101 with rows of the shape 9999"),
+        ("PRAGMA user_version = 9999", "schema 0200 with rows of the shape 9999"),
     ],
     ids=["newer schema", "newer rows"],
 )

@@ -110,7 +110,7 @@ def read_stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]
         rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
         projects = opened.execute("SELECT spec FROM projects ORDER BY number").fetchall()
     return (
-        [cluster_sqlite._read_row(spec, row).record for spec, row in rows],
+        [cluster_sqlite._read_row(spec, row) for spec, row in rows],
         [cluster_sqlite._PROJECT.validate_json(spec) for (spec,) in projects],
     )
 

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from faults.machine import Machine
-from runai.hub_service.clusters.states.stored_workload import ACTIVE
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
+from runai.hub_service.model.records import ACTIVE, ProjectSpec, WorkloadRecord
 
 WAITING = frozenset({"queued", "paused"})
 EXPLAINED = frozenset({"suspended", "retrying", "stopping", "failed", "succeeded"})

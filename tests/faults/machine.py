@@ -18,7 +18,7 @@ from typing import Any
 
 from faults.virtual_time import WallClock
 from runai.hub_service.clusters.local.processes.attempt import Instructions
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.model.records import Code, Process
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 

@@ -15,22 +15,28 @@ from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.sqlite.files import newer
 from runai.hub_service.wire.errors import Unavailable
 
+NEWER = (
+    "9999",
+    "has the schema 9999, which this version does not know",
+    "A newer version wrote it",
+)
+EARLIER = "was written before the first release"
 
-@pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
+
 @pytest.mark.parametrize(
-    ("revision", "message", "hint"),
+    ("name", "revision", "message", "hint"),
     [
+        pytest.param("cluster.sqlite", *NEWER, id="newer queue"),
+        pytest.param("ledger.sqlite", *NEWER, id="newer ledger"),
         pytest.param(
-            "9999",
-            "has the schema 9999, which this version does not know",
-            "A newer version wrote it",
-            id="newer version",
+            "cluster.sqlite", "0101", EARLIER, "`runai up --new-queue`", id="earlier queue"
         ),
         pytest.param(
+            "ledger.sqlite",
             "0001",
-            "was written before the first release",
+            EARLIER,
             "{data_dir}.old, then `runai up` again",
-            id="version before the first release",
+            id="earlier ledger",
         ),
     ],
 )

@@ -23,8 +23,7 @@ from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.clusters.local.store.cluster_sqlite import ROWS, SqliteStore
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
-from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadRecord
 from runai.hub_service.wire.errors import Unavailable
 
 GOLDEN = Path(__file__).with_name("rows.json")
@@ -52,7 +51,7 @@ def shapes() -> dict[str, list[str]]:
                 words = [*collect(hints[field.name])]
                 lines.append(f"{field.name}: {' '.join(words)}" if words else field.name)
 
-    assert not [*collect(StoredWorkload), *collect(ProjectSpec)]
+    assert not [*collect(WorkloadRecord), *collect(ProjectSpec)]
     return dict(sorted(found.items()))
 
 

@@ -211,7 +211,7 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
         position = next((waits[row.id].position for row in rows if row.id in waits), 1)
         waits = {name: replace(wait, position=position) for name, wait in waits.items()}
     stopped = _stopped_by_beneficiary(plan)
-    records = [_with_reason(r.record, waits.get(r.id), stopped) for r in rows[:MAX_LISTED_ELEMENTS]]
+    records = [_with_reason(r, waits.get(r.id), stopped) for r in rows[:MAX_LISTED_ELEMENTS]]
     reply = _reply(viewer, records, dry_run=True)
     if not platform.images:
         return reply

@@ -367,6 +367,8 @@ def check_ownership(root: Path) -> Iterator[Finding]:
         check_place(root)
     except Conflict as refused:
         yield Finding("failure", _SUBJECT, refused.message.rstrip("."), refused.hint)
+    except Unavailable:
+        pass  # the check of the storage reports it
     owner = holder(root / LOCK)
     if owner is None:
         return

@@ -42,7 +42,6 @@ from runai.hub_service.clusters.kubernetes.workloads.project_store import Projec
 from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
 from runai.hub_service.clusters.kubernetes.workloads.submissions import Submissions
 from runai.hub_service.clusters.kubernetes.workloads.workload_lookup import WorkloadLookup
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import LogChunk
@@ -190,9 +189,7 @@ class KubernetesCluster:
         job = await self.lookup.job(workload, "scaled", uid)
         record = await self.lookup.single_workload(workload)
         now = self._clock()
-        row = scaled(
-            StoredWorkload(record), workers=workers, min_workers=min_workers, by=by, now=now
-        ).row
+        row = scaled(record, workers=workers, min_workers=min_workers, by=by, now=now).row
         if row is None or row.scale is None:
             return record
         new_max, new_min = row.scale

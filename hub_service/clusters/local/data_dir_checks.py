@@ -25,10 +25,14 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
     holder,
     last_holder,
 )
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
-from runai.hub_service.model.records import Process
-from runai.hub_service.model.workload_spec import with_min_resources
-from runai.hub_service.sqlite.files import opened_to_read
+from runai.hub_service.clusters.local.store.cluster_sqlite import MIGRATIONS
+from runai.hub_service.model.records import ACTIVE, Process, WorkloadRecord
+from runai.hub_service.sqlite.files import (
+    new_queue_hint,
+    newer,
+    opened_to_read,
+    unknown_revision,
+)
 from runai.hub_service.wire.errors import Conflict, Unavailable
 
 LOG = logging.getLogger("runai.service")
@@ -47,10 +51,10 @@ def make_data_dir(data_dir: Path) -> Path:
     return data_dir
 
 
-def adapt_to_node(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
-    """Return a row adapted to the machine's new name, its remaining devices, the least request."""
+def adapt_to_node(row: WorkloadRecord, node: str, devices: int) -> WorkloadRecord:
+    """Return a row adapted to the machine's new name and its remaining devices."""
     workers = []
-    for worker in row.record.workers:
+    for worker in row.workers:
         remaining = tuple(share for share in worker.devices if share.device < devices)
         if worker.state == "reserved" and (remaining != worker.devices or worker.node != node):
             workers.append(replace(worker, state="pending", node="", devices=()))
@@ -62,10 +66,7 @@ def adapt_to_node(row: StoredWorkload, node: str, devices: int) -> StoredWorkloa
     if resize is not None:
         remaining = tuple(share for share in resize.devices if share.device < devices)
         resize = replace(resize, node=node, devices=remaining) if remaining else None
-    spec = with_min_resources(row.spec)  # stored by a version without a least request
-    return replace(
-        row, record=replace(row.record, spec=spec, workers=tuple(workers)), resize=resize
-    )
+    return replace(row, workers=tuple(workers), resize=resize)
 
 
 def check_place(root: Path) -> None:
@@ -76,9 +77,10 @@ def check_place(root: Path) -> None:
 
     Raises:
         Conflict: the original's platform, or a workload that began in the old place, runs.
-        Unavailable: the database has no tables.
+        Unavailable: the database has no tables, or an earlier version wrote it.
     """
     check_tables(root)
+    check_version(root)
     rows = list(_rows_elsewhere(root))
     places, last = {place for place, _ in rows}, last_holder(root / LOCK)
     if last.place:
@@ -93,8 +95,8 @@ def check_place(root: Path) -> None:
                 code="copy_of_running",
             )
         running = {
-            *(_running_jobs(old_place / JOBS) if is_original else ()),
-            *_running_jobs(root / JOBS),
+            *(dict(running_jobs(old_place / JOBS)) if is_original else ()),
+            *dict(running_jobs(root / JOBS)),
             *(str(row["id"]) for place, row in rows if place == old_place and _has_process(row)),
         }
         if running:
@@ -109,6 +111,27 @@ def check_place(root: Path) -> None:
                 " suspend them.",
                 code="moved_while_running",
             )
+
+
+def check_version(root: Path) -> None:
+    """Check that this version reads the queue of a data directory.
+
+    Raises:
+        Unavailable: an earlier version wrote it; its jobs that still run are named.
+    """
+    database = root / "cluster.sqlite"
+    # The store reports a database that is broken or of a newer version.
+    with suppress(sqlite3.Error, FileNotFoundError):
+        error = newer(database, unknown_revision(database, MIGRATIONS / "versions"))
+        if error.code != "database_older":
+            return
+        stop = "".join(f" {job}: kill -TERM {pid}." for job, pid in running_jobs(root / JOBS))
+        raise Unavailable(
+            f"{database} is the queue of an earlier version, which this one does not read;"
+            " nothing was started or changed.",
+            hint=f"{f'Jobs of it still run.{stop} Then: ' if stop else ''}{new_queue_hint(root)}",
+            code=error.code,
+        )
 
 
 def check_tables(root: Path) -> None:
@@ -134,16 +157,16 @@ def check_tables(root: Path) -> None:
             )
 
 
-def moved_rows(rows: Iterable[StoredWorkload], root: Path) -> list[StoredWorkload]:
+def moved_rows(rows: Iterable[WorkloadRecord], root: Path) -> list[WorkloadRecord]:
     """Return the rows of a data directory that was in another place, with their paths changed.
 
     Paths are in directories, commands, environments and working directories. `rows` are read only
     if the directory was elsewhere.
     """
     places = {place for place, _ in _rows_elsewhere(root) if not _is_same(place, root)}
-    moved: list[StoredWorkload] = []
+    moved: list[WorkloadRecord] = []
     for row in rows if places else ():
-        old_place = _data_dir_of(row.record.log_dir, row.id)
+        old_place = _data_dir_of(row.log_dir, row.id)
         if old_place is not None and old_place in places:
             moved.append(_moved(row, old_place, root))
     for old_place in sorted(places):
@@ -161,9 +184,9 @@ def _rows_elsewhere(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             "SELECT id, row FROM workloads WHERE instr(row, ?) = 0", (f'"log_dir":"{here}',)
         )
         for name, text in found:
-            record = json.loads(text)["record"]
-            if (old_place := _data_dir_of(record["log_dir"], name)) is not None:
-                yield old_place, {"id": name, **record}
+            row = json.loads(text)
+            if (old_place := _data_dir_of(row["log_dir"], name)) is not None:
+                yield old_place, {"id": name, **row}
 
 
 def _data_dir_of(log_dir: str, workload: str) -> Path | None:
@@ -216,12 +239,12 @@ def _lock_holder_text(place: Path) -> str:
     return ""
 
 
-def _running_jobs(jobs: Path) -> Iterator[str]:
-    """Yield the jobs with a supervisor that holds a lock below a folder."""
+def running_jobs(jobs: Path) -> Iterator[tuple[str, int]]:
+    """Yield each worker that runs below a folder: its job, and the PID of its supervisor."""
     with suppress(OSError):
-        for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
-            if Attempt(lock.parent).holder() is not None:
-                yield "/".join(lock.relative_to(jobs).parts[:2])
+        for lock in sorted(jobs.glob("*/*/attempt-*/worker-*/lock")):
+            if (pid := Attempt(lock.parent).holder()) is not None:
+                yield "/".join(lock.relative_to(jobs).parts[:2]), pid
 
 
 def _has_process(row: dict[str, Any]) -> bool:
@@ -233,23 +256,19 @@ def _has_process(row: dict[str, Any]) -> bool:
     )
 
 
-def _moved(row: StoredWorkload, old_place: Path, root: Path) -> StoredWorkload:
+def _moved(row: WorkloadRecord, old_place: Path, root: Path) -> WorkloadRecord:
     """Return a row with its paths below `old_place` changed to paths below `root`."""
     path = path_mover(old_place, root)
-    spec, record = row.spec, row.record
+    spec = row.spec
     spec = replace(
         spec,
         workdir=path(spec.workdir),
         env={name: path(value) for name, value in spec.env.items()},
         command=None if spec.command is None else tuple(map(path, spec.command)),
     )
-    record = replace(
-        record,
-        spec=spec,
-        checkpoint_dir=path(record.checkpoint_dir),
-        log_dir=path(record.log_dir),
+    return replace(
+        row, spec=spec, checkpoint_dir=path(row.checkpoint_dir), log_dir=path(row.log_dir)
     )
-    return replace(row, record=record)
 
 
 def path_mover(old_place: Path, root: Path) -> Callable[[str], str]:

@@ -65,7 +65,7 @@ from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.code_changes import expected_files
 from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
 from runai.hub_service.limits.sharing import Sharing
@@ -73,6 +73,7 @@ from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import (
+    ACTIVE,
     SOURCE_PLACEHOLDER,
     Allocation,
     ElasticRules,
@@ -236,7 +237,7 @@ class LocalCluster(StoredCluster):
             tasks.create_task(self._code_answers.run())
             tasks.create_task(self._left_over.run())
             if self._start_accounts is not None:
-                users = [row.spec.user for row in rows if row.record.is_set_aside]
+                users = [row.spec.user for row in rows if row.is_set_aside]
                 self._start_accounts.wait_for(users)
                 tasks.create_task(self._start_accounts.run())
             await self._reconciler.run()
@@ -252,9 +253,9 @@ class LocalCluster(StoredCluster):
 
     # -- callbacks of StoredCluster --------------------------------------------------------------
 
-    def act(self, row: StoredWorkload) -> None:
+    def act(self, row: WorkloadRecord) -> None:
         """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
-        if row.record.elastic is not None:
+        if row.elastic is not None:
             self._elastic_relay.publish_target(row)
         if row.active:
             self._reconciler.enqueue(row.id)
@@ -263,10 +264,10 @@ class LocalCluster(StoredCluster):
         self._timetable_changed.set()
 
     @contextlib.contextmanager
-    def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
+    def forgetting(self, row: WorkloadRecord, *, aged: bool = False) -> Iterator[None]:
         """Remove a deleted workload's directory; the checkpoints of an `aged` one stay."""
         home = self._home_dir(row)
-        deleted = DeletedWorkload(row.id, row.record.submitted, aged, skips_home=home is None)
+        deleted = DeletedWorkload(row.id, row.submitted, aged, skips_home=home is None)
         with self._cleanup.removal(deleted, home):
             yield
         self._tmp_dirs.remove(_tmp_name(row))
@@ -275,7 +276,7 @@ class LocalCluster(StoredCluster):
             self._start_accounts.forget(row.id)
         self._timetable_changed.set()
 
-    def _home_dir(self, row: StoredWorkload) -> HomeJobDir | None:
+    def _home_dir(self, row: WorkloadRecord) -> HomeJobDir | None:
         """Return a workload's directory in its user's home; None: there is none, or it stays."""
         own, owner = _own_dir(row), self._accounts.removal_account(row)
         return HomeJobDir(own, owner) if owner and not own.is_relative_to(self._data_dir) else None
@@ -296,7 +297,7 @@ class LocalCluster(StoredCluster):
         known = self._accounts.known(user)
         return None if known is None else known.uid
 
-    def belongs_to_former_user(self, row: StoredWorkload) -> bool:
+    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
         """Return True if a workload has a uid that is no more the person's by whose name it is."""
         return self._accounts.belongs_to_former_user(row)
 
@@ -330,7 +331,7 @@ class LocalCluster(StoredCluster):
     ) -> WorkloadRecord:
         """Attach the process of a session that a spawner started."""
         process = self._process_control.lasting(process)
-        known = self._row(self._checked_id(workload, uid)).record.workers[0]
+        known = self._row(self._checked_id(workload, uid)).workers[0]
         if known.process is not None and is_same(known.process, process):
             process = known.process
         attached = await super().attach(workload, process, uid=uid)
@@ -367,7 +368,7 @@ class LocalCluster(StoredCluster):
         uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
-        record = self._single_row(self._checked_id(workload, uid)).record
+        record = self._single_row(self._checked_id(workload, uid))
         job = self._job_dir(record.spec)
         logs = [WorkerLog(job, index, parts=parts) for index in chosen_workers(record, worker)]
         for log in logs:
@@ -403,7 +404,7 @@ class LocalCluster(StoredCluster):
         """
         started_jobs = list(self._index.started_jobs(only))
         files = [
-            ProgressFile(row.id, Path(row.record.checkpoint_dir), self._accounts.of(row).uid, phase)
+            ProgressFile(row.id, Path(row.checkpoint_dir), self._accounts.of(row).uid, phase)
             for row in started_jobs
             if (phase := _run_phase(row))[-1] or not self._progress_files.is_cached(row.id, phase)
         ]
@@ -421,21 +422,21 @@ class LocalCluster(StoredCluster):
 
     # -- callbacks of the reconciler ---------------------------------------------------------------
 
-    def row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a workload's desired state."""
         return self._index.get(workload)
 
-    def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
+    def elastic_dir(self, row: WorkloadRecord) -> ElasticDir:
         """Return the directory that an elastic job's workers share with the service."""
-        return ElasticDir(Path(elastic_dir(row.record)), self._accounts.of(row).uid)
+        return ElasticDir(Path(elastic_dir(row)), self._accounts.of(row).uid)
 
-    def prepare_account(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+    def prepare_account(self, row: WorkloadRecord, worker: WorkerRecord) -> bool:
         """Return True if a worker's account is known; else look it up and enqueue the workload."""
         accounts = self._start_accounts
         return accounts is None or accounts.find_or_look_up(row, worker.attempt) is not None
 
     def prepare_start(
-        self, row: StoredWorkload, worker: WorkerRecord
+        self, row: WorkloadRecord, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
         """Make a start's TMPDIR; return its supervisor's instructions and the environment."""
         self._sqlite.check_is_there()  # a start would make the directories anew
@@ -450,7 +451,7 @@ class LocalCluster(StoredCluster):
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
         # The parent folders have the names of projects and jobs.
-        directories += map(str, (own.parent.parent, own.parent, own, row.record.checkpoint_dir))
+        directories += map(str, (own.parent.parent, own.parent, own, row.checkpoint_dir))
         if spec.elastic:
             shared = self.elastic_dir(row)
             shared.forget_status(worker.name)  # a status of an earlier start
@@ -474,7 +475,7 @@ class LocalCluster(StoredCluster):
             directories=directories,
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),
-            checkpoint_dir=row.record.checkpoint_dir if is_examined(row) else "",
+            checkpoint_dir=row.checkpoint_dir if is_examined(row) else "",
             code=command_files if is_first else None,
             expected=[name for name in expected_files(row) if name in command_files],
             most_files=self._job_files,
@@ -493,7 +494,7 @@ class LocalCluster(StoredCluster):
         )
         return instructions, beneath(account.environment(), variables)
 
-    def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
+    def variables(self, row: WorkloadRecord, worker: WorkerRecord) -> dict[str, str]:
         """Return a worker's environment, with its workload's own TMPDIR unless it has another."""
         environment = super().variables(row, worker)
         if not _chooses_tmp_dir(row.spec):
@@ -514,31 +515,30 @@ class LocalCluster(StoredCluster):
                 LOG.warning("%s has no TMPDIR of its own: %s", workload, failed)
         return await super().environment(workload, worker, uid=uid)
 
-    def _make_tmp_dir(self, row: StoredWorkload, account: UnixAccount) -> Path | None:
+    def _make_tmp_dir(self, row: WorkloadRecord, account: UnixAccount) -> Path | None:
         """Make a workload's own TMPDIR; None: its spec has another one."""
         if _chooses_tmp_dir(row.spec):
             return None
         return self._tmp_dirs.make(_tmp_name(row), account.uid, account.gid)
 
-    def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
+    def processes_of(self, row: WorkloadRecord, server: Process) -> SessionProcesses:
         """Return how the processes of a session are recognised, given its server."""
         uid = self._accounts.of_processes(row).uid
-        groups, name = self._requests, row.record.workers[0].name
+        groups, name = self._requests, row.workers[0].name
         in_group = partial(groups.is_in_group, name) if groups is not None else lambda _pid: None
-        since = at_present_clock(server).created
         own = os.geteuid() if uid is None else uid
-        return SessionProcesses(row.record.uid, since, own, in_group)
+        return SessionProcesses(row.uid, at_present_clock(server).created, own, in_group)
 
-    def report_left_over(self, row: StoredWorkload, left: Sequence[LeftOver]) -> None:
+    def report_left_over(self, row: WorkloadRecord, left: Sequence[LeftOver]) -> None:
         """Take the devices of an ended session out of use while processes are left over there."""
-        [worker] = row.record.workers
+        [worker] = row.workers
         devices = self._nodes.get(worker.node, ())
         self._left_over.add(row.id, [devices[s.device].uuid for s in worker.devices], left)
 
     def report_exit(self, workload: WorkloadId, index: int, exit_status: ExitStatus) -> None:
         """Record a worker's exit, then remove its control group and the last one's TMPDIR."""
         row = self._row(workload)
-        worker = row.record.workers[index].name
+        worker = row.workers[index].name
         if self._requests is not None:
             exit_status = self._requests.explain_exit(worker, row.spec, exit_status)
         if self._start_accounts is None:
@@ -559,7 +559,7 @@ class LocalCluster(StoredCluster):
     def _is_stored(self, workload: WorkloadId, submitted: float) -> bool:
         """Return True if the row of this very workload is stored."""
         row = self._index.get(workload)
-        return row is not None and row.record.submitted == submitted
+        return row is not None and row.submitted == submitted
 
     # -- time and directories --------------------------------------------------------------------
 
@@ -580,19 +580,19 @@ class LocalCluster(StoredCluster):
         return self._data_dir / JOBS / spec.project / spec.name
 
 
-def _run_phase(row: StoredWorkload) -> tuple[float, int, bool]:
+def _run_phase(row: WorkloadRecord) -> tuple[float, int, bool]:
     """Return a value that changes at each start and end; its last item: it runs."""
-    return row.record.submitted, row.record.attempts, bool(row.active)
+    return row.submitted, row.attempts, bool(row.active)
 
 
-def _own_dir(row: StoredWorkload) -> Path:
+def _own_dir(row: WorkloadRecord) -> Path:
     """Return the directory of a workload that its user may write to."""
-    return Path(row.record.checkpoint_dir).parent
+    return Path(row.checkpoint_dir).parent
 
 
-def _tmp_name(row: StoredWorkload) -> str:
+def _tmp_name(row: WorkloadRecord) -> str:
     """Return the name by which a workload's TMPDIR is found; an array's elements have one uid."""
-    return f"{row.id} {row.record.uid}"
+    return f"{row.id} {row.uid}"
 
 
 def _chooses_tmp_dir(spec: WorkloadSpec) -> bool:

@@ -5,41 +5,41 @@ The base of each comparison is the submitted code, else that of the start before
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
-from runai.hub_service.model.records import SHORT, Code
+from runai.hub_service.clusters.states.transition import Transition
+from runai.hub_service.model.records import SHORT, Code, WorkloadRecord
 from runai.hub_service.processes.program_files import MISSING, UNREADABLE
 
 
-def awaited_start(row: StoredWorkload) -> tuple[int, int] | None:
+def awaited_start(row: WorkloadRecord) -> tuple[int, int] | None:
     """Return index and attempt of the worker whose code is to be noted; None: it is known."""
-    worker = next((w for w in row.record.workers if w.attempt == row.code_due), None)
+    worker = next((w for w in row.workers if w.attempt == row.code_due), None)
     if not row.code_due or worker is None:
         return None
     has_begun = worker.process is not None or worker.state == "finished"
     return (worker.index, row.code_due) if has_begun else None
 
 
-def expected_files(row: StoredWorkload) -> list[str]:
+def expected_files(row: WorkloadRecord) -> list[str]:
     """Return the files of the command that were there before."""
-    base = row.spec.code or row.record.code
+    base = row.spec.code or row.code
     return (
         [] if base is None else [name for name, digest in base.files.items() if digest != MISSING]
     )
 
 
-def noted(row: StoredWorkload, attempt: int, code: Code | None) -> Transition:
+def noted(row: WorkloadRecord, attempt: int, code: Code | None) -> Transition:
     """Record the code of a start, with an event if it differs from the base.
 
     `code` None: it is not known.
     """
     if attempt != row.code_due:
         return Transition(row)
-    last, expected = row.record.code, expected_files(row)
+    last, expected = row.code, expected_files(row)
     base = row.spec.code or last
     if code is not None:  # a name that never was a file says nothing
         known = {n: d for n, d in code.files.items() if d != MISSING or n in expected}
         code = replace(code, files=known)
-    row = replace(row, code_due=0, record=replace(row.record, code=code))
+    row = replace(row, code_due=0, code=code)
     if code is None or code == last or not (text := code.text()):
         return Transition(row)
     if base is None:

@@ -6,10 +6,10 @@ Pure. The scheduler places nothing new on a broken device (P5), and `capacity` c
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.states.user_actions import unreserved
 from runai.hub_service.model.device import Device
-from runai.hub_service.model.records import WorkloadId
+from runai.hub_service.model.records import ACTIVE, WorkloadId, WorkloadRecord
 
 
 def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[Device, ...]:
@@ -18,7 +18,7 @@ def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[D
 
 
 def record_faults(
-    node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[StoredWorkload]
+    node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[WorkloadRecord]
 ) -> dict[WorkloadId, Transition]:
     """Add history events to workloads on devices that broke or recovered.
 
@@ -31,7 +31,7 @@ def record_faults(
     for row in rows if changed else ():
         new_row = row
         events: list[tuple[str, str]] = []
-        for worker in row.record.workers:
+        for worker in row.workers:
             changed_devices = [changed[s.device] for s in worker.devices if s.device in changed]
             if worker.node != node or not changed_devices:
                 continue

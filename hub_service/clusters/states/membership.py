@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
@@ -22,19 +22,19 @@ _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
-def update_target(row: StoredWorkload, now: float, store_of: Callable[[str], str]) -> Transition:
+def update_target(row: WorkloadRecord, now: float, store_of: Callable[[str], str]) -> Transition:
     """Update the target to the active workers; each target has a store of its own.
 
     Ranks keep their order; a joiner counts once it is ready. If no rank is left, all active workers
     start anew from the checkpoint. `store_of` returns an address for a new store at the first rank,
     by its name; "": not yet, then the target stays.
     """
-    state = row.record.elastic
-    if state is None or row.record.state.finished or row.halt == "done":
+    state = row.elastic
+    if state is None or row.state.finished or row.halt == "done":
         return Transition(row)
     phases = {w.name: p for w in row.active if (p := state.phases.get(w.name)) is not None}
     before = state.target.ranks if state.target is not None else ()
-    up_names = [w.name for w in _up_workers(row.record)]
+    up_names = [w.name for w in _up_workers(row)]
     ranks = tuple(name for name in before if name in up_names)
     ranks += tuple(n for n in up_names if n not in before and phases.get(n) in _JOINS)
     if not any(w.state == "stopping" for w in row.active):  # they write a checkpoint first
@@ -59,7 +59,7 @@ def _workers_text(ranks: tuple[str, ...]) -> str:
 
 
 def _next_target(
-    row: StoredWorkload, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
+    row: WorkloadRecord, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
 ) -> Target:
     """Build the target after the present one, for these ranks, with the reason of the change."""
     before = state.target.ranks if state.target is not None else ()
@@ -78,19 +78,19 @@ def _next_target(
         store=store,
         gpus=gpus,
         least=row.spec.min_workers,
-        most=max_gpus_of(row.record),
+        most=max_gpus_of(row),
         reason=reason,
         deadline=deadline.isoformat(timespec="milliseconds") if deadline is not None else "",
     )
 
 
-def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) -> Transition:
+def apply_statuses(row: WorkloadRecord, statuses: Mapping[str, WorkerStatus]) -> Transition:
     """Update an elastic job from its workers' status reports, by worker name.
 
     Takes the workers' phases, the global batch size, and the speed (samples per second) by number
     of GPUs.
     """
-    state = row.record.elastic
+    state = row.elastic
     if state is None:
         return Transition(row)
     names = {w.name for w in row.active}
@@ -98,7 +98,7 @@ def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) ->
     phases = {**state.phases, **{name: status.state for name, status in reported.items()}}
     speeds = dict(state.throughput)
     for status in reported.values():
-        if _is_speed(status, row.record):
+        if _is_speed(status, row):
             known = speeds.get(status.gpus)
             if known is None:
                 speeds[status.gpus] = status.samples_per_s
@@ -127,31 +127,29 @@ def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _up_workers(record) if w.name not in ranks]
 
 
-def survives_exit_of(row: StoredWorkload, index: int) -> bool:
+def survives_exit_of(row: WorkloadRecord, index: int) -> bool:
     """Return True if the job can train on after this worker's unexpected exit.
 
     It can if it uses the protocol and keeps at least `min_workers` of its ranks.
     """
-    state = row.record.elastic
+    state = row.elastic
     if state is None or state.target is None or not state.phases or row.halt:
         return False
-    left = [w for w in _up_workers(row.record) if w.index != index and w.name in state.target.ranks]
+    left = [w for w in _up_workers(row) if w.index != index and w.name in state.target.ranks]
     return len(left) >= row.spec.min_workers
 
 
-def requeue_lost_worker(row: StoredWorkload, index: int) -> StoredWorkload:
+def requeue_lost_worker(row: WorkloadRecord, index: int) -> WorkloadRecord:
     """Requeue a worker that exited unexpectedly; after too many exits it stays out."""
-    state = row.record.elastic
+    state = row.elastic
     assert state is not None
-    worker = row.record.workers[index]
+    worker = row.workers[index]
     losses = state.losses.get(worker.name, 0) + 1
     row = _with_elastic(row, replace(state, losses={**state.losses, worker.name: losses}))
     if losses > MAX_WORKER_LOSSES:
         return row
-    workers = tuple(
-        replace(w, state="pending") if w.index == index else w for w in row.record.workers
-    )
-    return replace(row, record=replace(row.record, workers=workers))
+    workers = tuple(replace(w, state="pending") if w.index == index else w for w in row.workers)
+    return replace(row, workers=workers)
 
 
 def must_not_grow(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
@@ -168,23 +166,23 @@ def must_not_grow(record: WorkloadRecord, now: float, rules: ElasticRules) -> bo
     return is_joining or (state.sized is not None and now < state.sized + rules.grow_every_s)
 
 
-def is_done_by(row: StoredWorkload, index: int) -> bool:
+def is_done_by(row: WorkloadRecord, index: int) -> bool:
     """Return True if exit code 0 of this worker means that the training is finished."""
-    state = row.record.elastic
+    state = row.elastic
     if state is None or state.target is None or not state.phases:
         return False
-    return row.record.workers[index].name in state.target.ranks and not row.halt
+    return row.workers[index].name in state.target.ranks and not row.halt
 
 
-def record_finishers(row: StoredWorkload) -> StoredWorkload:
+def record_finishers(row: WorkloadRecord) -> WorkloadRecord:
     """Record the finishers after the first rank has finished: the ranks that have trained.
 
     Their exits decide the outcome. The target stays the same: each of its ranks ends by itself.
     """
-    state = row.record.elastic
+    state = row.elastic
     assert state is not None
     assert state.target is not None
-    finished = {w.name for w in row.record.workers if w.state == "finished"}
+    finished = {w.name for w in row.workers if w.state == "finished"}
     finishers = tuple(
         name
         for name in state.target.ranks
@@ -200,21 +198,21 @@ def late_joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _up_workers(record) if w.name not in state.finishers]
 
 
-def decides_outcome(row: StoredWorkload, worker: WorkerRecord) -> bool:
+def decides_outcome(row: WorkloadRecord, worker: WorkerRecord) -> bool:
     """Return True if a worker's exit decides the outcome: in an elastic job, a rank's."""
-    state = row.record.elastic
+    state = row.elastic
     return row.halt != "done" or state is None or worker.name in state.finishers
 
 
-def count_resize(row: StoredWorkload) -> StoredWorkload:
+def count_resize(row: WorkloadRecord) -> WorkloadRecord:
     """Count a resize: the workers go on, or the only one restarts."""
-    state = row.record.elastic
+    state = row.elastic
     return row if state is None else _with_elastic(row, replace(state, resizes=state.resizes + 1))
 
 
-def record_sizing(row: StoredWorkload, *, now: float) -> StoredWorkload:
+def record_sizing(row: WorkloadRecord, *, now: float) -> WorkloadRecord:
     """Record the time of a change of size by the scheduler, for elastic jobs."""
-    state = row.record.elastic
+    state = row.elastic
     return row if state is None else _with_elastic(row, replace(state, sized=now))
 
 
@@ -230,8 +228,8 @@ def _up_workers(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in record.workers if w.state in {"starting", "running"}]
 
 
-def _with_elastic(row: StoredWorkload, state: ElasticState) -> StoredWorkload:
-    return replace(row, record=replace(row.record, elastic=state))
+def _with_elastic(row: WorkloadRecord, state: ElasticState) -> WorkloadRecord:
+    return replace(row, elastic=state)
 
 
 def throughput_for_core(

@@ -6,12 +6,13 @@ reserved meanwhile. Kubernetes has no rows, but builds the same snapshot.
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
+from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.model.records import Grant, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, WorkerState, Workload
 
 
-def grant_after(row: StoredWorkload, exit_status: ExitStatus) -> Grant | None:
+def grant_after(row: WorkloadRecord, exit_status: ExitStatus) -> Grant | None:
     """Return the devices for a worker's restart after its exit; None without a restart.
 
     Exit code 0 is success, and a worker that exits without a stop has failed.
@@ -21,12 +22,12 @@ def grant_after(row: StoredWorkload, exit_status: ExitStatus) -> Grant | None:
     return row.resize
 
 
-def without_resize(row: StoredWorkload) -> StoredWorkload:
+def without_resize(row: WorkloadRecord) -> WorkloadRecord:
     """Cancel a resize: the worker only stops, and its workload is paused."""
     return row if row.resize is None else replace(row, resize=None, halt=row.halt or "paused")
 
 
-def workload_while_resizing(workload: Workload, row: StoredWorkload) -> Workload:
+def workload_while_resizing(workload: Workload, row: WorkloadRecord) -> Workload:
     """Return a resize's snapshot: the worker runs on its new devices, and leaves the rest.
 
     The new devices are taken at once, the old ones are free when the process is gone.
@@ -62,9 +63,9 @@ def as_if_resized(workload: Workload, devices: tuple[int, ...], since: int | Non
     )
 
 
-def incoming_devices(row: StoredWorkload) -> tuple[DeviceShare, ...]:
+def incoming_devices(row: WorkloadRecord) -> tuple[DeviceShare, ...]:
     """Return the devices that a worker will get and does not hold yet."""
     if row.resize is None:
         return ()
-    allocated = {share.device for share in row.record.workers[row.resize.index].devices}
+    allocated = {share.device for share in row.workers[row.resize.index].devices}
     return tuple(share for share in row.resize.devices if share.device not in allocated)

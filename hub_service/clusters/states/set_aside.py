@@ -7,26 +7,26 @@ again when the cause is over. Pure.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.states.user_actions import IN_QUEUE, without_reservations
-from runai.hub_service.model.records import StateReason, WorkloadState
+from runai.hub_service.model.records import StateReason, WorkloadRecord, WorkloadState
 
 
-def set_aside(row: StoredWorkload, reason: StateReason) -> Transition | None:
+def set_aside(row: WorkloadRecord, reason: StateReason) -> Transition | None:
     """Take a job out of the queue that cannot start for now; None: it is not in the queue."""
-    if row.spec.kind != "job" or row.active or row.record.state not in IN_QUEUE:
+    if row.spec.kind != "job" or row.active or row.state not in IN_QUEUE:
         return None
-    if row.record.is_set_aside and row.record.reason == reason:
+    if row.is_set_aside and row.reason == reason:
         return None
     row = without_reservations(row)
     record = replace(
-        row.record, state=WorkloadState.RETRYING, reason=reason, position=None, not_before=None
+        row, state=WorkloadState.RETRYING, reason=reason, position=None, not_before=None
     )
-    return Transition(replace(row, record=record), (("waiting", reason.text),))
+    return Transition(record, (("waiting", reason.text),))
 
 
 def put_off_start(
-    row: StoredWorkload, attempt: int, reason: StateReason, *, now: float
+    row: WorkloadRecord, attempt: int, reason: StateReason, *, now: float
 ) -> Transition | None:
     """Stop a job of which a start cannot go on, to be set aside.
 
@@ -36,21 +36,21 @@ def put_off_start(
     is_elastic_running = row.spec.elastic and any(w.state == "running" for w in row.active)
     if row.halt or row.intent != "run" or is_elastic_running or not is_starting:
         return None
-    return stopped(replace(row, halt="aside"), range(len(row.record.workers)), reason, now=now)
+    return stopped(replace(row, halt="aside"), range(len(row.workers)), reason, now=now)
 
 
-def taken_up(row: StoredWorkload, account_uid: int | None = None) -> Transition:
+def taken_up(row: WorkloadRecord, account_uid: int | None = None) -> Transition:
     """Put a job back into the queue at its original place; its history names a new uid."""
-    record = replace(row.record, state=WorkloadState.QUEUED, reason=None)
-    uid_before, text = row.record.account_uid, "tries again"
+    record = replace(row, state=WorkloadState.QUEUED, reason=None)
+    uid_before, text = row.account_uid, "tries again"
     if None not in (uid_before, account_uid) and uid_before != account_uid:
         text += (
             f" as uid {account_uid}: an admin says that it is the same person as uid {uid_before}"
         )
-    return Transition(replace(row, record=record), (("queued", text),))
+    return Transition(record, (("queued", text),))
 
 
-def given_up(row: StoredWorkload, reason: StateReason) -> Transition:
+def given_up(row: WorkloadRecord, reason: StateReason) -> Transition:
     """Suspend a job that was set aside for too long; `resume` puts it back into the queue."""
-    record = replace(row.record, state=WorkloadState.SUSPENDED, reason=reason)
-    return Transition(replace(row, record=record), (("suspended", reason.text),))
+    record = replace(row, state=WorkloadState.SUSPENDED, reason=reason)
+    return Transition(record, (("suspended", reason.text),))

@@ -5,9 +5,10 @@ from dataclasses import replace
 from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
 from runai.hub_service.clusters.states.resize import without_resize
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
+    ACTIVE,
     ElasticState,
     Process,
     StateReason,
@@ -48,12 +49,10 @@ def submitted(
         uid=uid,
         account_uid=account_uid,
     )
-    return Transition(
-        StoredWorkload(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),)
-    )
+    return Transition(record, (("queued", f"submitted by {spec.user}: {request_text(spec)}"),))
 
 
-def rows_of(spec: WorkloadSpec, *, now: float, max_elements: int) -> list[StoredWorkload]:
+def rows_of(spec: WorkloadSpec, *, now: float, max_elements: int) -> list[WorkloadRecord]:
     """Return the rows of a submission that is only tried; of an array at most so many elements."""
     specs = [spec]
     if spec.array is not None:
@@ -62,38 +61,34 @@ def rows_of(spec: WorkloadSpec, *, now: float, max_elements: int) -> list[Stored
     return [transition.row for transition in transitions if transition.row is not None]
 
 
-def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
+def suspended(row: WorkloadRecord, *, by: str, now: float) -> Transition:
     """Remove a job from the queue, and stop it if it runs.
 
     Raises:
         Conflict: it is finished, being deleted, or a session.
     """
-    record = row.record
     refuse_unless_job(row, "suspended")
-    if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
+    if row.state is WorkloadState.SUSPENDED or row.intent == "suspend":
         return Transition(row)
     reason = StateReason("suspended", f"suspended by {by}")
-    if record.state in IN_QUEUE:
+    if row.state in IN_QUEUE:
         row = without_reservations(row)
         record = replace(
-            row.record,
+            row,
             state=WorkloadState.SUSPENDED,
             reason=reason,
             position=None,
             not_before=None,
         )
-        return Transition(replace(row, record=record), (("suspended", reason.text),))
+        return Transition(record, (("suspended", reason.text),))
     row = replace(row, intent="suspend")
-    if record.state is WorkloadState.STOPPING:
-        row = without_resize(row)
-        record = replace(row.record, reason=reason)
-        return Transition(
-            replace(row, record=record), (("warning", f"{reason.text} while it stops"),)
-        )
-    return stopped(row, range(len(record.workers)), reason, now=now)
+    if row.state is WorkloadState.STOPPING:
+        row = replace(without_resize(row), reason=reason)
+        return Transition(row, (("warning", f"{reason.text} while it stops"),))
+    return stopped(row, range(len(row.workers)), reason, now=now)
 
 
-def resumed(row: StoredWorkload, *, by: str) -> Transition:
+def resumed(row: WorkloadRecord, *, by: str) -> Transition:
     """Put a suspended job back into the queue, at its original place.
 
     Raises:
@@ -103,14 +98,14 @@ def resumed(row: StoredWorkload, *, by: str) -> Transition:
     if row.intent == "suspend":
         row = replace(row, intent="run")
         return Transition(row, (("warning", f"resumed by {by} while it stops"),))
-    if row.record.state is not WorkloadState.SUSPENDED:
+    if row.state is not WorkloadState.SUSPENDED:
         return Transition(row)
-    state = WorkloadState.PAUSED if row.record.attempts else WorkloadState.QUEUED
-    record = replace(row.record, state=state, reason=None)
-    return Transition(replace(row, record=record), ((state.value, f"resumed by {by}"),))
+    state = WorkloadState.PAUSED if row.attempts else WorkloadState.QUEUED
+    record = replace(row, state=state, reason=None)
+    return Transition(record, ((state.value, f"resumed by {by}"),))
 
 
-def deleted(row: StoredWorkload, *, by: str, now: float) -> Transition:
+def deleted(row: WorkloadRecord, *, by: str, now: float) -> Transition:
     """Stop a workload that holds anything, and delete it when its processes are gone."""
     if row.intent == "delete":
         return Transition(row)
@@ -118,38 +113,37 @@ def deleted(row: StoredWorkload, *, by: str, now: float) -> Transition:
     if not row.active:
         return settle(row, now=now)
     reason = StateReason("deleted", f"deleted by {by}")
-    return stopped(without_resize(row), range(len(row.record.workers)), reason, now=now)
+    return stopped(without_resize(row), range(len(row.workers)), reason, now=now)
 
 
-def released(row: StoredWorkload, *, why: str, now: float) -> Transition:
+def released(row: WorkloadRecord, *, why: str, now: float) -> Transition:
     """Release a running session's GPUs; its process goes on without them.
 
     Raises:
         Conflict: it is no session that holds GPUs.
     """
-    (worker, *_) = row.record.workers
+    (worker, *_) = row.workers
     if row.spec.kind != "session" or row.spec.command is not None or worker.state != "running":
         raise Conflict(
-            f"{row.id} is no session that runs ({row.record.state}), so it cannot go on without"
-            " GPUs.",
+            f"{row.id} is no session that runs ({row.state}), so it cannot go on without GPUs.",
             hint="Suspend or delete it.",
             code="not_releasable",
         )
     if not worker.devices:
         return Transition(row)
     row = _with_worker(row, replace(worker, devices=()))
-    record = replace(row.record, released=now, reason=StateReason("released", why))
-    return Transition(replace(row, record=record), (("released", why),))
+    record = replace(row, released=now, reason=StateReason("released", why))
+    return Transition(record, (("released", why),))
 
 
-def regained(row: StoredWorkload, *, by: str) -> Transition:
+def regained(row: WorkloadRecord, *, by: str) -> Transition:
     """Queue a released session for its GPUs.
 
     Raises:
         Conflict: it was not released, or no longer runs.
     """
-    (worker, *_) = row.record.workers
-    if row.record.released is None:
+    (worker, *_) = row.workers
+    if row.released is None:
         raise Conflict(
             f"{row.id} still has its GPUs, or is waiting for them already.",
             hint="`runai describe` shows it.",
@@ -157,26 +151,26 @@ def regained(row: StoredWorkload, *, by: str) -> Transition:
         )
     if worker.state != "running":  # it would wait forever: its server is gone
         raise Conflict(
-            f"{row.id} runs no more ({row.record.state}), so it has no use for its GPUs.",
+            f"{row.id} runs no more ({row.state}), so it has no use for its GPUs.",
             hint="Start a server anew.",
             code="not_released",
         )
     row = _with_worker(row, replace(worker, state="pending", node=""))
-    record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
-    return Transition(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
+    record = replace(row, state=WorkloadState.QUEUED, released=None, reason=None)
+    return Transition(record, (("queued", f"{by} asks for its GPUs again"),))
 
 
 def reserved(
-    row: StoredWorkload, index: int, node: str, devices: tuple[DeviceShare, ...]
+    row: WorkloadRecord, index: int, node: str, devices: tuple[DeviceShare, ...]
 ) -> Transition:
     """Reserve devices for a waiting worker (R7)."""
-    worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
+    worker = replace(row.workers[index], state="reserved", node=node, devices=devices)
     return Transition(_with_worker(row, worker))
 
 
-def unreserved(row: StoredWorkload, index: int) -> Transition:
+def unreserved(row: WorkloadRecord, index: int) -> Transition:
     """Drop a worker's reservation."""
-    worker = replace(row.record.workers[index], state="pending", node="", devices=())
+    worker = replace(row.workers[index], state="pending", node="", devices=())
     return Transition(_with_worker(row, worker))
 
 
@@ -191,28 +185,28 @@ def is_reported(record: WorkloadRecord, wait: Wait) -> bool:
     )
 
 
-def waiting(row: StoredWorkload, wait: Wait) -> Transition:
+def waiting(row: WorkloadRecord, wait: Wait) -> Transition:
     """Store why a workload waits, and its position.
 
     The first reason in the queue becomes a history event; later ones change every few seconds.
     """
     why = wait.reason
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
-    is_first = row.record.position is None
-    row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
+    is_first = row.position is None
+    row = replace(row, reason=reason, position=wait.position)
     return Transition(
         row, (("waiting", reason.text),) if is_first else (), only_queue_status=not is_first
     )
 
 
-def _with_worker(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
-    workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
-    return replace(row, record=replace(row.record, workers=workers))
+def _with_worker(row: WorkloadRecord, worker: WorkerRecord) -> WorkloadRecord:
+    workers = tuple(worker if w.index == worker.index else w for w in row.workers)
+    return replace(row, workers=workers)
 
 
-def without_reservations(row: StoredWorkload) -> StoredWorkload:
+def without_reservations(row: WorkloadRecord) -> WorkloadRecord:
     """Drop all reservations of a job that leaves the queue."""
-    for worker in row.record.workers:
+    for worker in row.workers:
         if worker.state == "reserved":
             transition = unreserved(row, worker.index)
             assert transition.row is not None
@@ -220,9 +214,9 @@ def without_reservations(row: StoredWorkload) -> StoredWorkload:
     return row
 
 
-def refuse_unless_attachable(row: StoredWorkload, process: Process) -> None:
+def refuse_unless_attachable(row: WorkloadRecord, process: Process) -> None:
     """Raise Conflict unless the process can be that of a session that holds its GPUs."""
-    worker = row.record.workers[0]
+    worker = row.workers[0]
     if row.spec.command is not None:
         raise Conflict(
             f"{row.id} is started by the cluster, not by a spawner.",
@@ -231,13 +225,11 @@ def refuse_unless_attachable(row: StoredWorkload, process: Process) -> None:
         )
     is_other_process = worker.process is not None and worker.process != process
     if worker.state not in ACTIVE or is_other_process:
-        what = (
-            "runs as another process" if is_other_process else f"holds no GPUs ({row.record.state})"
-        )
+        what = "runs as another process" if is_other_process else f"holds no GPUs ({row.state})"
         raise Conflict(f"{row.id} {what}.", hint="Start the session again.", code="not_attachable")
 
 
-def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
+def refuse_unless_job(row: WorkloadRecord, verb: str) -> None:
     """Raise Conflict for a session, and for a finished job or one being deleted."""
     if row.spec.kind == "session":
         raise Conflict(
@@ -245,9 +237,9 @@ def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
             hint="Stop it, or delete it.",
             code="is_a_session",
         )
-    if row.record.state.finished:
+    if row.state.finished:
         raise Conflict(
-            f"{row.id} is finished ({row.record.state}) and cannot be {verb}.",
+            f"{row.id} is finished ({row.state}) and cannot be {verb}.",
             hint="Submit it again. Under another name, this one and its checkpoints stay.",
             code="finished",
         )

@@ -7,16 +7,16 @@ record when their processes are gone.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.states.user_actions import refuse_unless_job
-from runai.hub_service.model.records import StateReason, WorkerRecord
+from runai.hub_service.model.records import StateReason, WorkerRecord, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 
 _WAITING_STATES = ("pending", "reserved")
 
 
 def scaled(
-    row: StoredWorkload, *, workers: int | None, min_workers: int | None, by: str, now: float
+    row: WorkloadRecord, *, workers: int | None, min_workers: int | None, by: str, now: float
 ) -> Transition:
     """Set the maximum and minimum of workers of an elastic job; None: unchanged.
 
@@ -51,37 +51,36 @@ def scaled(
         return Transition(row)
     row = _with_bounds(row, upper, lower)
     text = f"{by} set its workers to {lower} to {upper}"
-    surplus = [w.index for w in row.record.workers[upper:] if w.state in {"starting", "running"}]
+    surplus = [w.index for w in row.workers[upper:] if w.state in {"starting", "running"}]
     if not surplus:
         return Transition(trimmed(row), (("scaled", text),))
     transition = stopped(row, surplus, StateReason("scaled", text), now=now)
     return Transition(transition.row, (("scaled", text), *transition.events))
 
 
-def trimmed(row: StoredWorkload) -> StoredWorkload:
+def trimmed(row: WorkloadRecord) -> WorkloadRecord:
     """Drop surplus workers without processes; the rest keep their indexes."""
-    workers = row.record.workers
+    workers = row.workers
     while len(workers) > row.spec.workers and workers[-1].state in _WAITING_STATES:
         workers = workers[:-1]
-    if workers == row.record.workers:
+    if workers == row.workers:
         return row
-    return replace(row, record=replace(row.record, workers=workers))
+    return replace(row, workers=workers)
 
 
-def with_scale(row: StoredWorkload) -> StoredWorkload:
+def with_scale(row: WorkloadRecord) -> WorkloadRecord:
     """Apply the changed numbers of workers to a stored row: its spec is written once."""
     if row.scale is None:
         return row
     upper, lower = row.scale
     spec = replace(row.spec, workers=upper, min_workers=lower)
-    return replace(row, record=replace(row.record, spec=spec))
+    return replace(row, spec=spec)
 
 
-def _with_bounds(row: StoredWorkload, upper: int, lower: int) -> StoredWorkload:
+def _with_bounds(row: WorkloadRecord, upper: int, lower: int) -> WorkloadRecord:
     """Set the maximum and minimum of workers, and add the workers that are missing."""
-    workers = row.record.workers
+    workers = row.workers
     new_workers = tuple(
         WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(workers), upper)
     )
-    record = replace(row.record, workers=workers + new_workers)
-    return with_scale(replace(row, record=record, scale=(upper, lower)))
+    return with_scale(replace(row, workers=workers + new_workers, scale=(upper, lower)))

@@ -7,7 +7,6 @@ rebuilt only if its record or the node's devices are another object: both are fr
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, Process, WorkloadId, WorkloadRecord
@@ -35,7 +34,7 @@ class AgentAllocations:
         self,
         node: str,
         devices: Sequence[Device],
-        rows: Iterable[StoredWorkload],
+        rows: Iterable[WorkloadRecord],
         *,
         booted: float | None = None,
         convert: Callable[[Process], Process] = lambda process: process,
@@ -49,20 +48,19 @@ class AgentAllocations:
         is_unchanged = previous.devices is devices and previous.booted == booted
         current = self._nodes[node] = _NodeAllocations(devices, booted)
         for row in rows:
-            record = row.record
-            cached = previous.by_workload.get(record.id) if is_unchanged else None
-            if cached is None or cached[0] is not record:
-                cached = record, _allocations(row, node, devices, convert)
+            cached = previous.by_workload.get(row.id) if is_unchanged else None
+            if cached is None or cached[0] is not row:
+                cached = row, _allocations(row, node, devices, convert)
             if cached[1]:
-                current.by_workload[record.id] = cached
+                current.by_workload[row.id] = cached
         return [entry for _, allocations in current.by_workload.values() for entry in allocations]
 
 
 def _allocations(
-    row: StoredWorkload, node: str, devices: Sequence[Device], convert: Callable[[Process], Process]
+    row: WorkloadRecord, node: str, devices: Sequence[Device], convert: Callable[[Process], Process]
 ) -> list[Allocation]:
     """Return the allocations of a row's workers on one node, with `convert` of their processes."""
-    allocations = [allocation(row.record, w, devices) for w in row.active if w.node == node]
+    allocations = [allocation(row, w, devices) for w in row.active if w.node == node]
     return [
         entry if entry.process is None else replace(entry, process=convert(entry.process))
         for entry in allocations

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runai.hub_service.clusters.states.resize import incoming_devices
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.model.device import Device, NodeCapacity
-from runai.hub_service.model.records import WorkloadSpec, WorkloadState
+from runai.hub_service.model.records import ACTIVE, WorkloadRecord, WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Resize, Start
 
@@ -105,7 +104,7 @@ def _workers_without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
 
 
 def sum_capacity_use(
-    rows: Iterable[StoredWorkload],
+    rows: Iterable[WorkloadRecord],
     nodes: Mapping[str, Sequence[Device]],
     capacities: Mapping[str, NodeCapacity],
 ) -> CapacityUse:
@@ -113,7 +112,7 @@ def sum_capacity_use(
     capacity_use = CapacityUse(capacities=capacities)
     memory = {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
-        for worker in row.record.workers:
+        for worker in row.workers:
             if worker.state in ACTIVE:
                 capacity_use.book_cpu_and_memory(row.spec, worker.node)
             if worker.state in ACTIVE and worker.devices:
@@ -124,9 +123,9 @@ def sum_capacity_use(
     return capacity_use
 
 
-def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
+def refusal_of_gang(row: WorkloadRecord, starts: Sequence[Start]) -> str:
     """Return why workers cannot start together, or "" (P4: at least the minimum, or none)."""
-    record = row.record
+    record = row
     if record.state.finished or record.state in {WorkloadState.SUSPENDED, WorkloadState.RETRYING}:
         return f"{row.id} is {record.state}"
     if row.intent != "run" or row.halt or record.state is WorkloadState.STOPPING:

@@ -10,12 +10,7 @@ from typing import assert_never, cast
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.resize import incoming_devices, without_resize
-from runai.hub_service.clusters.states.stored_workload import (
-    ACTIVE,
-    Grant,
-    StoredWorkload,
-    Transition,
-)
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.workloads.capacity_check import (
     book_unless_refused,
     refusal_of_gang,
@@ -24,7 +19,7 @@ from runai.hub_service.clusters.workloads.capacity_check import (
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device, NodeCapacity
-from runai.hub_service.model.records import StateReason, WorkloadId
+from runai.hub_service.model.records import ACTIVE, Grant, StateReason, WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     Move,
@@ -86,7 +81,7 @@ class PlanTransitions:
                     self._reserve(row, first)
                 case Unreserve():
                     index = _index(row, first.worker)
-                    if index >= 0 and row.record.workers[index].state == "reserved":
+                    if index >= 0 and row.workers[index].state == "reserved":
                         self._merge(row, user_actions.unreserved(row, index))
                 case Wait():
                     self._wait(row, first)
@@ -97,16 +92,16 @@ class PlanTransitions:
                 case _:
                     assert_never(first)
 
-    def _wait(self, row: StoredWorkload, wait: Wait) -> None:
-        if not user_actions.is_reported(row.record, wait):
+    def _wait(self, row: WorkloadRecord, wait: Wait) -> None:
+        if not user_actions.is_reported(row, wait):
             self._merge(row, user_actions.waiting(row, wait))
 
-    def _row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def _row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a row as the transitions so far leave it."""
         transition = self.transitions.get(workload)
         return self._workload_index.row(workload) if transition is None else transition.row
 
-    def _merge(self, row: StoredWorkload, transition: Transition) -> None:
+    def _merge(self, row: WorkloadRecord, transition: Transition) -> None:
         """Add a transition after the row's earlier ones: the last row, and the events of all."""
         before = self.transitions.get(row.id)
         if before is None:
@@ -122,7 +117,7 @@ class PlanTransitions:
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))
 
-    def _start(self, row: StoredWorkload, decisions: Sequence[Start]) -> None:
+    def _start(self, row: WorkloadRecord, decisions: Sequence[Start]) -> None:
         """Start workers together, or refuse all of them; those that have started are skipped."""
         starts = [decision for decision in decisions if not _is_carried_out(row, decision)]
         if not starts:
@@ -137,28 +132,27 @@ class PlanTransitions:
         grants = [Grant(_index(row, s.worker), s.node, s.devices) for s in starts]
         self._merge(row, lifecycle.started(row, grants, now=self._now, master_port=port))
 
-    def _stop(self, row: StoredWorkload, decisions: Sequence[Stop]) -> None:
+    def _stop(self, row: WorkloadRecord, decisions: Sequence[Stop]) -> None:
         """Stop the workers that are up; of one that restarts for a resize, cancel the restart."""
         named = {decision.worker for decision in decisions}
         indexes = [
             worker.index
-            for worker in row.record.workers
+            for worker in row.workers
             if worker.name in named and worker.state in {"starting", "running"}
         ]
         reason = _state_reason(decisions[0])
         if indexes:
             self._merge(row, lifecycle.stopped(row, indexes, reason, now=self._now))
-        elif row.resize is not None and row.record.workers[row.resize.index].name in named:
-            record = replace(row.record, reason=reason)
-            cancelled = without_resize(replace(row, record=record))
+        elif row.resize is not None and row.workers[row.resize.index].name in named:
+            cancelled = without_resize(replace(row, reason=reason))
             self._merge(row, Transition(cancelled, (("stopping", reason.text),)))
 
-    def _resize(self, row: StoredWorkload, decision: Resize) -> None:
+    def _resize(self, row: WorkloadRecord, decision: Resize) -> None:
         """Restart an elastic worker on other devices of its node, unless that has begun."""
         index = _index(row, decision.worker)
-        worker = row.record.workers[index]
+        worker = row.workers[index]
         grant = Grant(index, decision.node, decision.devices)
-        if index < 0 or not row.spec.elastic or len(row.record.workers) > 1:
+        if index < 0 or not row.spec.elastic or len(row.workers) > 1:
             self._refuse(row.id, decision.worker, f"{decision.worker} cannot be resized")
             return
         if row.resize == grant or _is_carried_out(row, decision):
@@ -180,13 +174,13 @@ class PlanTransitions:
             reason = _state_reason(decision)
             self._merge(row, lifecycle.resized(row, grant, reason, now=self._now))
 
-    def _reserve(self, row: StoredWorkload, decision: Reserve) -> None:
+    def _reserve(self, row: WorkloadRecord, decision: Reserve) -> None:
         """Reserve devices for a waiting worker; they may still be in use."""
         index = _index(row, decision.worker)
         refusal = book_unless_refused(row.spec, [decision], self._nodes)
         if index < 0:
             refusal = f"{row.id} has no worker {decision.worker}"
-        elif row.record.workers[index].state not in {"pending", "reserved"}:
+        elif row.workers[index].state not in {"pending", "reserved"}:
             refusal = f"{decision.worker} does not wait"
         if refusal:
             self._refuse(row.id, decision.worker, refusal)
@@ -210,15 +204,15 @@ def _state_reason(decision: Stop | Resize) -> StateReason:
     return StateReason(why.code, why.text, why.rule, why.for_ or "")
 
 
-def _index(row: StoredWorkload, worker: str) -> int:
+def _index(row: WorkloadRecord, worker: str) -> int:
     """Return a worker's index by its name; -1 if the row has none of that name."""
-    return next((w.index for w in row.record.workers if w.name == worker), -1)
+    return next((w.index for w in row.workers if w.name == worker), -1)
 
 
-def _is_carried_out(row: StoredWorkload, decision: Start | Resize) -> bool:
+def _is_carried_out(row: WorkloadRecord, decision: Start | Resize) -> bool:
     """Return True if the worker is up on the decision's devices already."""
     index = _index(row, decision.worker)
-    worker = row.record.workers[index]
+    worker = row.workers[index]
     return (
         index >= 0
         and worker.state in {"starting", "running"}

@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import groupby
 
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.stored_workload import Store, StoredWorkload
+from runai.hub_service.clusters.states.transition import Store
 from runai.hub_service.clusters.workloads.snapshot_builder import wants_devices
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
-from runai.hub_service.model.records import HistoryEvent, WorkloadId
+from runai.hub_service.model.records import HistoryEvent, WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.snapshot import Wait
 
 LONG_QUEUE = 300
@@ -47,14 +47,14 @@ async def store_waits(
 
 def _store_queue(queue: Sequence[Wait], index: WorkloadIndex, store: Store, now: float) -> bool:
     """Store one queue's waits; return True if any row has changed."""
-    updates: list[tuple[Wait, StoredWorkload]] = []
-    first_waits: list[StoredWorkload] = []
+    updates: list[tuple[Wait, WorkloadRecord]] = []
+    first_waits: list[WorkloadRecord] = []
     events: list[tuple[str, HistoryEvent]] = []
     for wait in queue:
         row = index.row(wait.workload)
         if row is None or not wants_devices(row):
             continue
-        if user_actions.is_reported(row.record, wait):
+        if user_actions.is_reported(row, wait):
             index.reported_waits[wait.workload] = wait
             continue
         transition = user_actions.waiting(row, wait)

@@ -14,12 +14,17 @@ from runai.hub_service.clusters.states.membership import (
     throughput_for_core,
 )
 from runai.hub_service.clusters.states.resize import workload_while_resizing
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.gpu_types import by_node_type
-from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
+from runai.hub_service.model.records import (
+    ElasticRules,
+    ProjectRecord,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadState,
+)
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import (
     LeftOut,
@@ -72,91 +77,88 @@ def snapshot(
     )
 
 
-def with_rows(snapshot: Snapshot, rows: Sequence[StoredWorkload]) -> Snapshot:
+def with_rows(snapshot: Snapshot, rows: Sequence[WorkloadRecord]) -> Snapshot:
     """Return a snapshot with the workloads of `rows` added, which are stored nowhere."""
     new_workloads = [w for row in rows if (w := workload_for_core(row)) is not None]
     return replace(snapshot, workloads=(*snapshot.workloads, *new_workloads))
 
 
 def workload_for_core(
-    row: StoredWorkload, now: float = 0.0, rules: ElasticRules | None = None
+    row: WorkloadRecord, now: float = 0.0, rules: ElasticRules | None = None
 ) -> Workload | None:
     """Return a workload that requests or holds devices; else None.
 
     A workload that stops as a whole has only the workers that still hold devices: the rest may not
     start before they have gone. An elastic job that was just resized has no workers to grow by.
     """
-    record, rules = row.record, rules or ElasticRules()
+    rules = rules or ElasticRules()
     if row.resize is not None:
         return workload_while_resizing(_build_workload(row, row.active, rules), row)
     if wants_devices(row):
-        workers = [w for w in record.workers if w.state != "finished"]
+        workers = [w for w in row.workers if w.state != "finished"]
     else:
         workers = list(row.active)
-    if must_not_grow(record, now, rules):
+    if must_not_grow(row, now, rules):
         workers = list(row.active)
     return _build_workload(row, workers, rules) if workers else None
 
 
-def wants_devices(row: StoredWorkload) -> bool:
+def wants_devices(row: WorkloadRecord) -> bool:
     """Return True if it requests or has devices, and does not stop as a whole."""
-    return row.record.state in _WANTS_DEVICES and not row.halt
+    return row.state in _WANTS_DEVICES and not row.halt
 
 
 def _build_workload(
-    row: StoredWorkload, workers: Sequence[WorkerRecord], rules: ElasticRules
+    row: WorkloadRecord, workers: Sequence[WorkerRecord], rules: ElasticRules
 ) -> Workload:
-    record, spec = row.record, row.spec
-    elastic = record.elastic
+    spec, elastic = row.spec, row.elastic
     starts = [int(w.started) for w in workers if w.started is not None and w.state in _UP_STATES]
     return Workload(
-        name=record.id,
+        name=row.id,
         project=spec.project,
         user=spec.user,
         kind=spec.kind,
         preemptible=spec.preemptible,
         priority=spec.priority,
-        submitted=int(record.submitted),
+        submitted=int(row.submitted),
         expected_runtime=spec.expected_runtime,
         max_runtime=None
         if spec.max_runtime is None
         else time_limits.bound_for_core(
-            spec.max_runtime, record.ran_s, record.runs_since, min(starts, default=None)
+            spec.max_runtime, row.ran_s, row.runs_since, min(starts, default=None)
         ),
         min_workers=min(spec.min_workers, len(workers)),
         # A job may have been scaled below its guarantee, or show fewer workers while it shrinks.
         guaranteed_workers=spec.guaranteed_workers and min(spec.guaranteed_workers, len(workers)),
         workers=tuple(_worker(row, worker) for worker in workers),
-        pauses=tuple(int(at) for at in record.pauses),
+        pauses=tuple(int(at) for at in row.pauses),
         checkpointed=_checkpointed(row),
-        saves=record.saves,
+        saves=row.saves,
         below_min_since=None if row.below_min_since is None else int(row.below_min_since),
         gpus_min=WHOLE_GPU if spec.gpus_max else None,
         gpus_max=spec.gpus_max or None,
         throughput={}
         if elastic is None
-        else throughput_for_core(
-            elastic.throughput, max_gpus_of(record), pays_from=rules.pays_from
-        ),
+        else throughput_for_core(elastic.throughput, max_gpus_of(row), pays_from=rules.pays_from),
         resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
         array_index=spec.array_index,
     )
 
 
-def _checkpointed(row: StoredWorkload) -> int | None:
+def _checkpointed(row: WorkloadRecord) -> int | None:
     """Return since when work may be unsaved; None if a stop may lose everything.
 
     A job with the protocol of elastic jobs saves a checkpoint when it has to stop.
     """
-    state = row.record.elastic
+    state = row.elastic
     if state is None or not state.phases:
         return None
     return max((int(w.started) for w in row.active if w.started is not None), default=None)
 
 
-def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
+def _worker(row: WorkloadRecord, worker: WorkerRecord) -> Worker:
     spec = row.spec
-    released = row.record.released is not None
+    released = row.released is not None
     placed = worker.state != "pending"
     return Worker(
         name=worker.name,
@@ -174,7 +176,7 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
     )
 
 
-def _kill_time(row: StoredWorkload) -> int | None:
+def _kill_time(row: WorkloadRecord) -> int | None:
     """Return when a stopping workload is killed, if it has not ended by itself."""
     since = row.stopping_since
     return None if since is None else ceil(since + row.spec.grace_seconds)

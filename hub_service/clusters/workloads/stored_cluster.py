@@ -23,13 +23,7 @@ from runai.hub_service.clusters.states import (
 from runai.hub_service.clusters.states.device_faults import record_faults, with_faults
 from runai.hub_service.clusters.states.identity import new_uid, refuse_other
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.stored_workload import (
-    ACTIVE,
-    ExitStatus,
-    Store,
-    StoredWorkload,
-    Transition,
-)
+from runai.hub_service.clusters.states.transition import ExitStatus, Store, Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
@@ -44,6 +38,7 @@ from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
+    ACTIVE,
     Allocation,
     Code,
     ElasticRules,
@@ -110,11 +105,11 @@ class StoredCluster:
 
     # -- for subclasses to override --------------------------------------------------------------
 
-    def act(self, row: StoredWorkload) -> None:
+    def act(self, row: WorkloadRecord) -> None:
         """Reconcile processes with the row; called after each change of it, and must be quick."""
 
     def forgetting(
-        self, row: StoredWorkload, *, aged: bool = False
+        self, row: WorkloadRecord, *, aged: bool = False
     ) -> AbstractContextManager[None]:
         """Remove a workload's other data if the block that deletes its row succeeds.
 
@@ -133,7 +128,7 @@ class StoredCluster:
         del user
         return None
 
-    def belongs_to_former_user(self, row: StoredWorkload) -> bool:
+    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
         """Return True if a workload is another person's than its user's account is now."""
         del row
         return False
@@ -181,7 +176,7 @@ class StoredCluster:
         self._refuse_used_names(specs)
         now = self._clock()
         self._commit({spec.id: self._submission(spec, now, new_uid(now)) for spec in specs})
-        return [self._index[spec.id].record for spec in specs]
+        return [self._index[spec.id] for spec in specs]
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
@@ -224,7 +219,7 @@ class StoredCluster:
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload, an element of an array, or a whole array."""
         record = self._index.record(workload)
-        return self._row(workload).record if record is None else record
+        return self._row(workload) if record is None else record
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""
@@ -246,10 +241,10 @@ class StoredCluster:
         self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         return await self.workload(workload)
 
-    def _unfinished_rows(self, workload: WorkloadId) -> list[StoredWorkload]:
+    def _unfinished_rows(self, workload: WorkloadId) -> list[WorkloadRecord]:
         """Return the rows that a name stands for; of an array only elements that have not ended."""
         rows = [self._row(row_id) for row_id in self._index.row_ids(workload)]
-        unfinished = [row for row in rows if not row.record.state.finished]
+        unfinished = [row for row in rows if not row.state.finished]
         return rows if len(rows) == 1 else unfinished
 
     async def scale(
@@ -265,7 +260,7 @@ class StoredCluster:
         row, now = self._single_row(self._checked_id(workload, uid)), self._clock()
         scaled = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
         self._commit({workload: scaled})
-        return self._row(workload).record
+        return self._row(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Stop a workload if it runs, and delete it when its processes have gone."""
@@ -280,19 +275,19 @@ class StoredCluster:
         row = self._single_row(self._checked_id(workload, uid))
         user_actions.refuse_unless_attachable(row, process)
         self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
-        return self._row(workload).record
+        return self._row(workload)
 
     async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
         row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.released(row, why=why, now=self._clock())})
-        return self._row(workload).record
+        return self._row(workload)
 
     async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
         row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.regained(row, by=by)})
-        return self._row(workload).record
+        return self._row(workload)
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
@@ -305,21 +300,21 @@ class StoredCluster:
     ) -> WorkerEnvironment:
         """Return the environment with which a spawner starts a session on its devices."""
         row = self._single_row(self._checked_id(workload, uid))
-        if not 0 <= worker < len(row.record.workers):
+        if not 0 <= worker < len(row.workers):
             raise NotFound(
                 f"{workload} has no worker {worker}.",
-                hint=f"Its workers are numbered from 0 to {len(row.record.workers) - 1}.",
+                hint=f"Its workers are numbered from 0 to {len(row.workers) - 1}.",
             )
-        if (worker_record := row.record.workers[worker]).state not in ACTIVE:
+        if (worker_record := row.workers[worker]).state not in ACTIVE:
             raise Conflict(
-                f"{workload} holds no GPUs now ({row.record.state}).",
+                f"{workload} holds no GPUs now ({row.state}).",
                 hint="Wait until it is started.",
                 code="no_allocation",
             )
         variables = self.variables(row, worker_record)
         return WorkerEnvironment(variables, row.spec.workdir, row.spec.umask)
 
-    def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
+    def variables(self, row: WorkloadRecord, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""
         devices = self._nodes.get(worker.node, ())
         return worker_environment(
@@ -445,7 +440,7 @@ class StoredCluster:
             {
                 row.id: set_aside.taken_up(row, uid)
                 for row in self._jobs_of(user)
-                if row.record.is_set_aside and not self.belongs_to_former_user(row)
+                if row.is_set_aside and not self.belongs_to_former_user(row)
             }
         )
 
@@ -455,11 +450,11 @@ class StoredCluster:
             {
                 row.id: set_aside.given_up(row, reason)
                 for row in self._jobs_of(user)
-                if row.record.is_set_aside
+                if row.is_set_aside
             }
         )
 
-    def _jobs_of(self, user: str) -> list[StoredWorkload]:
+    def _jobs_of(self, user: str) -> list[WorkloadRecord]:
         return [row for row in self._index.values() if row.spec.user == user]
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
@@ -479,7 +474,7 @@ class StoredCluster:
 
     # -- storing ---------------------------------------------------------------------------------
 
-    def _row(self, workload: WorkloadId) -> StoredWorkload:
+    def _row(self, workload: WorkloadId) -> WorkloadRecord:
         row = self._index.row(workload)
         if row is None:
             raise NotFound(
@@ -497,7 +492,7 @@ class StoredCluster:
             refuse_other(record, uid)
         return workload
 
-    def _single_row(self, workload: WorkloadId) -> StoredWorkload:
+    def _single_row(self, workload: WorkloadId) -> WorkloadRecord:
         """Return the row of a workload that is no whole array."""
         if (record := self._index.record(workload)) is not None and record.spec.is_array:
             raise user_actions.refusal_of_whole_array(record)
@@ -563,7 +558,7 @@ class StoredCluster:
             if transition.row is None:
                 continue
             if (array_element := self._index.array_of_element(workload)) is not None:
-                at = array_element[0].record.submitted
+                at = array_element[0].submitted
                 lines = self._submission(transition.row.spec, at, "").events
                 events += [(workload, HistoryEvent(at, *line)) for line in lines]
             events += [(workload, HistoryEvent(now, *line)) for line in transition.events]
@@ -577,11 +572,11 @@ class StoredCluster:
         after = membership.update_target(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
         return Transition(after.row, (*transition.events, *after.events))
 
-    def _for_core(self, row: StoredWorkload | None, now: float) -> Workload | None:
+    def _for_core(self, row: WorkloadRecord | None, now: float) -> Workload | None:
         """Return a row's part of the snapshot, if it has one."""
         return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)
 
 
-def _new_row(transition: Transition) -> StoredWorkload:
+def _new_row(transition: Transition) -> WorkloadRecord:
     assert transition.row is not None
     return transition.row

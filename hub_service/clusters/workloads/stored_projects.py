@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from runai.hub_service.clusters.states.stored_workload import Store, Transition
+from runai.hub_service.clusters.states.transition import Store, Transition
 from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, WorkloadIndex
 from runai.hub_service.model.cluster import ProjectChange
 from runai.hub_service.model.project_tree_rules import check_deletion, check_parent

@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
 
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device
-from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.records import (
+    ACTIVE,
+    Allocation,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+)
 from runai.hub_service.model.workload_spec import MIN_CPU_MILLI
 from runai.hub_service.processes.session_end import SESSION_ID
 from runai.hub_service.processes.shell_environment import CPU_VARIABLES, TORCHRUN_VARIABLES
@@ -29,7 +34,7 @@ _TORCHRUN_ALONE = re.compile(r"--standalone\b|--nnodes[= ]1(?![\d:])")
 
 
 def worker_environment(
-    row: StoredWorkload,
+    row: WorkloadRecord,
     worker: WorkerRecord,
     devices: Sequence[Device],
     *,
@@ -54,7 +59,7 @@ def worker_environment(
         **spec.env,
         **_hook_variables(spec, granted),
         **_device_variables(granted),
-        **_sharing_variables(row.record, worker, devices, sharing),
+        **_sharing_variables(row, worker, devices, sharing),
         "RUNAI_WORKLOAD": row.id,
         "RUNAI_WORKER": worker.name,
         "RUNAI_PROJECT": spec.project,
@@ -64,11 +69,11 @@ def worker_environment(
         "RUNAI_GPU_MEMORY_LIMITS_MIB": ",".join(map(str, limits_mib)),
         "RUNAI_GPU_DEVICES_MIB": ",".join(str(device.memory_mib) for device in granted),
         "RUNAI_GPU_CONTEXT_MIB": str(context_mib),
-        "RUNAI_CHECKPOINT_DIR": row.record.checkpoint_dir,
+        "RUNAI_CHECKPOINT_DIR": row.checkpoint_dir,
         "RUNAI_RESUMED": "1" if row.resumed else "0",
         "RUNAI_API_URL": api_url,
-        **({SESSION_ID: row.record.uid} if spec.command is None else {}),
-        **({"RUNAI_ELASTIC_DIR": elastic_dir(row.record)} if spec.elastic else {}),
+        **({SESSION_ID: row.uid} if spec.command is None else {}),
+        **({"RUNAI_ELASTIC_DIR": elastic_dir(row)} if spec.elastic else {}),
         **_gang_variables(row, worker),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
     }
@@ -191,14 +196,14 @@ def _framework_variables(
     }
 
 
-def _gang_variables(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
+def _gang_variables(row: WorkloadRecord, worker: WorkerRecord) -> dict[str, str]:
     """Return a worker's rank and rendezvous address in its gang.
 
     Its local rank is 0, since each worker sees only its own devices.
     """
     if row.spec.workers == 1:
         return {}
-    active_indexes = [w.index for w in row.record.workers if w.state in ACTIVE]
+    active_indexes = [w.index for w in row.workers if w.state in ACTIVE]
     variables = {
         "RANK": str(active_indexes.index(worker.index)),
         "WORLD_SIZE": str(len(active_indexes)),

@@ -23,10 +23,16 @@ from operator import attrgetter, is_not
 
 from runai.hub_service.clusters.states import lifecycle
 from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.model import arrays
-from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.records import (
+    ACTIVE,
+    ElasticRules,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
 from runai.hub_service.scheduler.model.snapshot import Wait, Workload
 
 FORGOTTEN_AT_ONCE = 5
@@ -45,14 +51,14 @@ class _UsedNames(Container[str]):
         return isinstance(workload, str) and self._index.record(workload) is not None
 
 
-class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
+class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
     """All rows by name, oldest first."""
 
     def __init__(
         self,
-        rows: Iterable[StoredWorkload],
+        rows: Iterable[WorkloadRecord],
         retention: RetentionPolicy,
-        build_element: Callable[[WorkloadSpec, float], StoredWorkload],
+        build_element: Callable[[WorkloadSpec, float], WorkloadRecord],
         slots: Callable[[WorkloadSpec], int],
     ) -> None:
         """Index the store's rows; `retention` limits how long finished ones stay.
@@ -62,7 +68,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         """
         self._build_element, self._slots = build_element, slots
         self.names: Container[WorkloadId] = _UsedNames(self)
-        self._rows: dict[WorkloadId, StoredWorkload] = {}
+        self._rows: dict[WorkloadId, WorkloadRecord] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""
         self._next_number = 0
@@ -98,12 +104,12 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
             self[row.id] = row
         # Rows come in order of submission, and expire in order of their end.
         self._finished = FinishedWorkloads(retention)
-        for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
+        for row in sorted(self._rows.values(), key=lambda row: row.finished or 0.0):
             self._add_if_finished(row)
 
     # -- the mapping -----------------------------------------------------------------------------
 
-    def __getitem__(self, workload: WorkloadId) -> StoredWorkload:
+    def __getitem__(self, workload: WorkloadId) -> WorkloadRecord:
         return self._rows[workload]
 
     def __contains__(self, workload: object) -> bool:
@@ -115,33 +121,31 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a row, also of an array's element that has none yet; None: there is no such."""
         row = self._rows.get(workload)
         if row is None and (found := self.array_of_element(workload)) is not None:
             return self._element_row(*found)
         return row
 
-    def array_of_element(self, workload: WorkloadId) -> tuple[StoredWorkload, int] | None:
+    def array_of_element(self, workload: WorkloadId) -> tuple[WorkloadRecord, int] | None:
         """Return the row of the array that stands for an element, and the element's index."""
         if (named := arrays.split_id(workload)) is None:
             return None
         row = self._rows.get(named[0])
-        return (row, named[1]) if row and arrays.has(row.record.left, named[1]) else None
+        return (row, named[1]) if row and arrays.has(row.left, named[1]) else None
 
-    def _element_row(self, array: StoredWorkload, index: int) -> StoredWorkload:
+    def _element_row(self, array: WorkloadRecord, index: int) -> WorkloadRecord:
         """Build the row of an element that has none: it waits as its array does."""
-        array_record = array.record
-        row = self._build_element(arrays.element(array_record.spec, index), array_record.submitted)
-        record = replace(
-            row.record,
-            state=array_record.state,
-            reason=array_record.reason,
-            position=array_record.position,
-            uid=array_record.uid,
-            account_uid=array_record.account_uid,
+        row = self._build_element(arrays.element(array.spec, index), array.submitted)
+        return replace(
+            row,
+            state=array.state,
+            reason=array.reason,
+            position=array.position,
+            uid=array.uid,
+            account_uid=array.account_uid,
         )
-        return replace(row, record=record)
 
     def row_ids(self, workload: WorkloadId) -> list[WorkloadId]:
         """Return the ids of the rows of a name: of an array, its own and its elements'."""
@@ -156,10 +160,9 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         row = self._rows.get(workload)
         elements = self._elements.get(workload)
         if row.spec.is_array if row is not None else elements:
-            records = [self._rows[name].record for name in elements or ()]
-            return arrays.whole(None if row is None else row.record, records)
-        row = self.row(workload)
-        return None if row is None else row.record
+            records = [self._rows[name] for name in elements or ()]
+            return arrays.whole(row, records)
+        return self.row(workload)
 
     @property
     def has_arrays(self) -> bool:
@@ -181,8 +184,8 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         for array, indexes in element_indexes.items():
             transition = changed.get(array, Transition(self._rows[array]))
             if transition.row is not None:
-                left = arrays.without(transition.row.record.left, indexes)
-                row = replace(transition.row, record=replace(transition.row.record, left=left))
+                left = arrays.without(transition.row.left, indexes)
+                row = replace(transition.row, left=left)
                 transitions[array] = replace(transition, row=row if left else None)
         return transitions
 
@@ -190,26 +193,24 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         """Return all names, oldest first; as quick as a plain dictionary."""
         return self._rows.keys()
 
-    def values(self) -> ValuesView[StoredWorkload]:
+    def values(self) -> ValuesView[WorkloadRecord]:
         """Return all rows, oldest first; as quick as a plain dictionary."""
         return self._rows.values()
 
-    def __setitem__(self, workload: WorkloadId, row: StoredWorkload) -> None:
+    def __setitem__(self, workload: WorkloadId, row: WorkloadRecord) -> None:
         before = self._rows.get(workload)
         if before is None:
             self._assign_numbers([workload])
         self._unfinished_jobs[row.spec.user] += _unfinished_jobs(row) - _unfinished_jobs(before)
         self.update_queue_status(row)
         self._to_build.add(workload)
-        _set_member(
-            self._active, workload, present=any(w.state in ACTIVE for w in row.record.workers)
-        )
-        has = row.record.has_devices or row.record.released is not None
+        _set_member(self._active, workload, present=any(w.state in ACTIVE for w in row.workers))
+        has = row.has_devices or row.released is not None
         _set_member(self._with_devices, workload, present=has)
         _set_member(self._timed, workload, present=lifecycle.next_due(row) is not None)
-        if row.record.elastic is not None:
+        if row.elastic is not None:
             self._elastic.add(workload)
-        if row.record.attempts and row.spec.kind == "job":
+        if row.attempts and row.spec.kind == "job":
             self._started_jobs.add(workload)
         self._add_if_finished(row)
         if before is None and row.spec.array_index is not None:
@@ -242,7 +243,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
-    def update_queue_status(self, row: StoredWorkload) -> None:
+    def update_queue_status(self, row: WorkloadRecord) -> None:
         """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
         self._changed_records[row.id] = None
@@ -265,7 +266,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
             self._records = list(self._records)
             self._remove_deleted()
             for workload in self._changed_records:
-                self._insert_record(self._numbers[workload], self._rows[workload].record)
+                self._insert_record(self._numbers[workload], self._rows[workload])
             self._changed_records.clear()
         return self._records
 
@@ -292,13 +293,13 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         self._numbers.update(zip(names, count(self._next_number), strict=False))
         self._next_number += len(names)
 
-    def active_rows(self) -> Iterator[StoredWorkload]:
+    def active_rows(self) -> Iterator[WorkloadRecord]:
         """Yield the rows with processes, or possibly with some."""
         return (self._rows[workload] for workload in self._active)
 
     def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return workloads with devices or released ones; the same object until one changes."""
-        holders = {workload: self._rows[workload].record for workload in self._with_devices}
+        holders = {workload: self._rows[workload] for workload in self._with_devices}
         if holders != self._holders:
             self._holders = holders
         return self._holders
@@ -312,18 +313,16 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         return [
             row.id
             for row in self._rows.values()
-            if row.spec.project == project and not row.record.state.finished
+            if row.spec.project == project and not row.state.finished
         ]
 
-    def finished(self, project: str) -> list[StoredWorkload]:
+    def finished(self, project: str) -> list[WorkloadRecord]:
         """Return a project's finished workloads."""
         return [
-            row
-            for row in self._rows.values()
-            if row.spec.project == project and row.record.state.finished
+            row for row in self._rows.values() if row.spec.project == project and row.state.finished
         ]
 
-    def timed(self) -> Iterator[StoredWorkload]:
+    def timed(self) -> Iterator[WorkloadRecord]:
         """Yield the rows with a transition that depends on time alone."""
         return (self._rows[workload] for workload in list(self._timed))
 
@@ -342,7 +341,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         times += [due[0]] if due is not None else []
         return min((time for time in times if time is not None), default=None)
 
-    def started_jobs(self, only: Iterable[WorkloadId] | None = None) -> Iterator[StoredWorkload]:
+    def started_jobs(self, only: Iterable[WorkloadId] | None = None) -> Iterator[WorkloadRecord]:
         """Yield the jobs that have ever started, or `only` some of them."""
         started_jobs = self._started_jobs if only is None else self._started_jobs.intersection(only)
         return (self._rows[workload] for workload in started_jobs)
@@ -350,7 +349,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
     def submitted_under(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return a user's workloads with this key; none for an empty key."""
         workloads = self._by_key.get((user, key), ()) if key else ()
-        return [self._rows[workload].record for workload in workloads]
+        return [self._rows[workload] for workload in workloads]
 
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
         """Return the snapshot's workloads; unchanged ones are the same objects as before."""
@@ -372,12 +371,12 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
         elif built != self._core_workloads.get(workload):
             self._core_workloads[workload] = built
 
-    def _build_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
+    def _build_array(self, row: WorkloadRecord, now: float, rules: ElasticRules) -> None:
         """Build the next elements: one more than can start, so that its wait has a reason."""
         known = self._windows.get(row.id, {})
         window: dict[WorkloadId, Workload] = {}
         if snapshot_builder.wants_devices(row):
-            for index in arrays.first(row.record.left, self._slots(row.spec) + 1):
+            for index in arrays.first(row.left, self._slots(row.spec) + 1):
                 name = arrays.element_id(row.id, index)
                 built = known.get(name) or snapshot_builder.workload_for_core(
                     self._element_row(row, index), now, rules
@@ -386,17 +385,17 @@ class WorkloadIndex(MutableMapping[WorkloadId, StoredWorkload]):
                     window[name] = built
         self._windows[row.id] = window
 
-    def _add_if_finished(self, row: StoredWorkload) -> None:
+    def _add_if_finished(self, row: WorkloadRecord) -> None:
         """Let a finished workload expire."""
-        if row.record.state.finished and row.record.finished is not None:
-            self._finished.add(row.id, row.spec.user, row.record.finished)
+        if row.state.finished and row.finished is not None:
+            self._finished.add(row.id, row.spec.user, row.finished)
 
 
-def _unfinished_jobs(row: StoredWorkload | None) -> int:
+def _unfinished_jobs(row: WorkloadRecord | None) -> int:
     """Return how many unfinished jobs a row stands for: an array counts as its elements."""
-    if row is None or row.spec.kind != "job" or row.record.state.finished:
+    if row is None or row.spec.kind != "job" or row.state.finished:
         return 0
-    return row.record.size
+    return row.size
 
 
 def _key(spec: WorkloadSpec) -> tuple[str, str]:

@@ -18,7 +18,7 @@ import pytest
 
 from labs import local_lab, plan, start
 from runai.hub_service.cli.doctor.platform_checks import check_account_limits
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.processes.accounts import account_limits
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.spawner.admission import SessionRefused

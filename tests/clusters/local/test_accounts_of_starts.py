@@ -11,7 +11,7 @@ import pytest
 from labs import Clock, local_lab, plan, start
 from runai.hub_service.clusters.local.files.job_dir_cleanup import DeletedWorkload
 from runai.hub_service.clusters.local.processes import start_accounts
-from runai.hub_service.clusters.states.stored_workload import Transition
+from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.wire.errors import Forbidden, Unavailable
 from unix_accounts import UIDS, accounts
 from waiting import eventually_async

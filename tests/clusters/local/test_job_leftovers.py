@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labs import local_lab
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from starts import Start
 
 STILL_WORKING = "were still working when the program ended, and were ended:"

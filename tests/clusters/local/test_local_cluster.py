@@ -184,25 +184,6 @@ async def test_job_start_decided_before_a_service_restart_is_made_once_after_it(
     assert record.attempts == 1
 
 
-@pytest.mark.parametrize("array_size", [None, 3], ids=["job", "array"])
-async def test_job_stored_without_minimum_requests_gets_them_after_a_service_upgrade(
-    tmp_path, array_size
-):
-    clock = Clock()
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
-        lab = LocalLab(cluster, clock, tmp_path / "orders")
-        spec = lab.job(gpus=0, array=array_size)
-        assert (spec.cpu_milli, spec.memory_mib) == (0, 0)
-        await cluster.submit([spec])
-
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
-        workloads = (await cluster.observe()).workloads
-        workers = [worker for workload in workloads for worker in workload.workers]
-
-    minimum = (100, 64)  # a tenth of a CPU, 64 MiB
-    assert [(w.cpu_milli, w.memory_mib) for w in workers] == [minimum] * (array_size or 1)
-
-
 async def test_job_stop_decided_before_a_service_restart_is_made_after_it(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:

@@ -173,7 +173,7 @@ own, uid, gid, user, program = sys.argv[1:]
 sys.path.append(str(pathlib.Path(program).parent))
 import subreaper, file_count  # subreaper completes the path
 file_count.LOOK_EVERY_S = 0
-identity = {"uid": int(uid), "gid": int(gid), "user": user}
+identity = {"uid": int(uid), "gid": int(gid), "groups": [], "user": user}
 count = file_count.FileCount({**identity, "own_directory": own, "most_files": 2})
 while not count.poll():
     pass

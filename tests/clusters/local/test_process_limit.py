@@ -22,7 +22,7 @@ import pytest
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
 from runai.hub_service.clusters.local.supervisor import worker_start
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from starts import one_start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given no limit")

@@ -12,7 +12,7 @@ import pytest
 from decision_loop import decision_loop
 from labs import local_lab
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.limits.cgroups import Groups, group_of, mounted
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from starts import one_start

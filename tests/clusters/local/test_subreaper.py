@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from starts import has_ended
 
 PROGRAM_DEAF_TO_ITS_PARENTS_DEATH = """

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 
 # -- ends ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pytest
 from crashes.small_disk import SmallDisk
 from labs import local_lab, plan
 from labs import start as on_device
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from starts import has_ended
 from waiting import eventually_async
 

@@ -178,7 +178,7 @@ async def test_missing_data_directory_delays_job_starts_and_exits_until_it_is_ba
         row = lab.cluster.row(waiting_job.id)
         assert row is not None
         with pytest.raises(Unavailable):
-            lab.cluster.prepare_start(row, row.record.workers[0])
+            lab.cluster.prepare_start(row, row.workers[0])
         assert [*data.glob("*")] == []
 
         if data.exists():

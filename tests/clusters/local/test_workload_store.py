@@ -17,23 +17,25 @@ from hypothesis import strategies as st
 import runai.hub_service.clusters.local.store as store_module
 from runai.hub_service.clusters.local.store.cluster_sqlite import LATEST, SqliteStore, metadata
 from runai.hub_service.clusters.states.lifecycle import exited, running, started, stopped
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model.records import (
     ElasticState,
+    Grant,
     HistoryEvent,
     Process,
     ProjectRecord,
     ProjectSpec,
     StateReason,
+    WorkloadRecord,
     WorkloadSpec,
 )
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 
-def _row(name: str = "exp", **fields: object) -> StoredWorkload:
+def _row(name: str = "exp", **fields: object) -> WorkloadRecord:
     spec = WorkloadSpec("vision", name, "ana", "job", ("train", "--lr", "0.1"), **fields)  # type: ignore[arg-type]
     row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l", uid=f"uid of {name}").row
     assert row is not None
@@ -96,19 +98,19 @@ def test_scaled_number_of_elastic_workers_is_read_back_from_the_store(path):
     store.close()
     assert restored == after
     assert (restored.spec.workers, restored.spec.min_workers) == (4, 2)
-    assert len(restored.record.workers) == 4
+    assert len(restored.workers) == 4
 
 
 def test_elastic_job_that_reported_saves_is_checkpointing_after_a_service_restart(path):
     row = _row("elastic", workers=2, min_workers=1, elastic=True)
-    row = replace(row, record=replace(row.record, elastic=ElasticState(saves=True)))
+    row = replace(row, elastic=ElasticState(saves=True))
     store = SqliteStore(path)
     store.save([row])
     store.close()
 
     store = SqliteStore(path)
 
-    assert [restored.record.saves for restored in store.rows()] == [True]
+    assert [restored.saves for restored in store.rows()] == [True]
     store.close()
 
 
@@ -148,22 +150,6 @@ def test_workload_history_is_deleted_with_its_workload(path):
 
     assert list(store.rows()) == []
     assert list(store.history(row.id)) == []
-    store.close()
-
-
-def test_partly_stored_workload_rows_of_an_earlier_version_are_deleted(path):
-    store = SqliteStore(path)
-    whole, partial = _row("whole"), _row("half-0")
-    event = HistoryEvent(1.0, "queued", "submitted")
-    store.save([whole, partial], events=[(row.id, event) for row in (whole, partial)])
-    store.save(events=[("", HistoryEvent(1.0, "coming", '["vision/half-0"]'))])
-    store._connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0100'")
-    store._connection.commit()
-    store.close()
-
-    store = SqliteStore(path)
-    assert [whole] == list(store.rows())
-    assert [list(store.history(name)) for name in ("", partial.id, whole.id)] == [[], [], [event]]
     store.close()
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runai.hub_service.clusters.states import code_changes, lifecycle, user_actions
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, StoredWorkload
-from runai.hub_service.model.records import Code, Process, WorkloadSpec
+from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.model.records import Code, Grant, Process, WorkloadRecord, WorkloadSpec
 
 OLD_DIGEST, NEW_DIGEST = "0" * 64, "1" * 64
 OLD12, NEW12 = OLD_DIGEST[:12], NEW_DIGEST[:12]
@@ -16,11 +16,11 @@ COMMIT_WARNING = "another commit than the one that was submitted"
 COMMIT, NEXT_COMMIT = "c" * 40, "d" * 40
 
 
-def row_of(submitted: Code | None = None, before: Code | None = None) -> StoredWorkload:
+def row_of(submitted: Code | None = None, before: Code | None = None) -> WorkloadRecord:
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("python", "t.py"), code=submitted)
     new_row = user_actions.submitted(spec, now=0.0, checkpoint_dir="", log_dir="").row
     assert new_row is not None
-    return replace(new_row, record=replace(new_row.record, attempts=1, code=before), code_due=1)
+    return replace(new_row, attempts=1, code=before, code_due=1)
 
 
 def code_of(digest: str, commit: str = "") -> Code:
@@ -85,7 +85,7 @@ def test_job_history_names_the_code_of_a_start_and_what_has_changed(
 
 def test_code_version_of_a_job_start_is_awaited_once_after_the_start():
     queued = row_of(code_of(OLD_DIGEST))
-    queued = replace(queued, record=replace(queued.record, attempts=0), code_due=0)
+    queued = replace(queued, attempts=0, code_due=0)
     assert code_changes.awaited_start(queued) is None
 
     started = lifecycle.started(queued, [Grant(0, "n1", ())], now=1).row

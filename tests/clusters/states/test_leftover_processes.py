@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant
-from runai.hub_service.model.records import Process, WorkloadSpec
+from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.model.records import Grant, Process, WorkloadSpec
 
 LEFTOVERS = "1 process was still working"
 

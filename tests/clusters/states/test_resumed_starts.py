@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.stored_workload import (
-    ExitStatus,
+from runai.hub_service.clusters.states.transition import ExitStatus, Transition
+from runai.hub_service.model.records import (
     Grant,
-    StoredWorkload,
-    Transition,
+    Process,
+    StateReason,
+    WorkloadRecord,
+    WorkloadSpec,
 )
-from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 RECLAIMED = StateReason("reclaimed", "reclaimed")
 
 
-def row_after(transition: Transition) -> StoredWorkload:
+def row_after(transition: Transition) -> WorkloadRecord:
     assert transition.row is not None
     return transition.row
 
 
-def started() -> StoredWorkload:
+def started() -> WorkloadRecord:
     spec = WorkloadSpec(
         "vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), backoff_limit=3
     )
@@ -57,7 +58,7 @@ def test_next_job_start_is_a_resume_if_a_program_of_the_job_ran(
     row = row_after(lifecycle.exited(row, 0, exit_status, now=4))
 
     assert row.resumed is (program_ran or is_reported)
-    assert not row.record.state.finished
+    assert not row.state.finished
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_job_exit_with_code_0_during_a_stop_has_a_hint_in_its_reason(stop, text)
 
     transition = lifecycle.exited(row, 0, ExitStatus(0, stop_requested=bool(stop)), now=4)
 
-    record = row_after(transition).record
+    record = row_after(transition)
     assert record.state == "succeeded"
     assert record.reason is not None
     assert record.reason.text == text

@@ -14,8 +14,8 @@ from runai.hub_service.clusters.states.set_aside import (
     set_aside,
     taken_up,
 )
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, Grant, Transition
-from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
+from runai.hub_service.clusters.states.transition import ExitStatus, Transition
+from runai.hub_service.model.records import Grant, Process, StateReason, WorkloadSpec
 
 REASON = StateReason("account_away", "The account directory does not answer for ana since 14:02.")
 HOME_AWAY_EXIT = ExitStatus(127, text="cannot start: /home/ana is not there", is_home_away=True)
@@ -78,7 +78,7 @@ def test_queued_jobs_alone_can_be_set_aside(row, is_allowed):
 
     assert (transition is not None) == is_allowed
     if transition is not None:
-        assert row_after(transition).record.is_set_aside
+        assert row_after(transition).is_set_aside
         assert set_aside(row_after(transition), REASON) is None
 
 
@@ -96,12 +96,12 @@ def test_queued_jobs_alone_can_be_set_aside(row, is_allowed):
 def test_job_with_a_postponed_start_is_stopped_and_set_aside(row, state):
     transition = put_off_start(row, 1, REASON, now=2)
 
-    assert (transition and row_after(transition).record.state) == state
+    assert (transition and row_after(transition).state) == state
     assert put_off_start(row, 2, REASON, now=2) is None  # another start than the current one
     if transition is not None:
         put_off = ended(row_after(transition))
-        assert put_off.record.is_set_aside
-        record = put_off.record
+        assert put_off.is_set_aside
+        record = put_off
         assert (record.reason, record.failures, record.pauses) == (REASON, 0, ())
         assert lifecycle.next_due(put_off) is None
 
@@ -111,21 +111,21 @@ def test_job_suspended_after_a_postponed_start_ends_suspended_not_set_aside():
 
     suspended = row_after(user_actions.suspended(stopping, by="ana", now=3))
 
-    assert ended(suspended).record.state == "suspended"
+    assert ended(suspended).state == "suspended"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_job_start_without_a_reachable_home_counts_no_job_failure(workers):
     row = ended(row_after(lifecycle.exited(starting(workers), 0, HOME_AWAY_EXIT, now=2)))
 
-    assert row.record.is_set_aside
-    assert (row.record.failures, row.record.reason.code) == (0, "home_away")
+    assert row.is_set_aside
+    assert (row.failures, row.reason.code) == (0, "home_away")
 
 
 def test_set_aside_job_is_queued_on_retry_and_suspended_but_resumable_on_give_up():
     aside = row_after(set_aside(row_of(), REASON))
 
-    assert row_after(taken_up(aside)).record.state == "queued"
+    assert row_after(taken_up(aside)).state == "queued"
     suspended = row_after(given_up(aside, REASON))
-    assert (suspended.record.state, suspended.record.reason) == ("suspended", REASON)
-    assert row_after(user_actions.resumed(suspended, by="ana")).record.state == "queued"
+    assert (suspended.state, suspended.reason) == ("suspended", REASON)
+    assert row_after(user_actions.resumed(suspended, by="ana")).state == "queued"

@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
-from runai.hub_service.clusters.states.stored_workload import (
-    ExitStatus,
+from runai.hub_service.clusters.states.transition import ExitStatus, Transition
+from runai.hub_service.model.records import (
     Grant,
-    StoredWorkload,
-    Transition,
+    Process,
+    StateReason,
+    WorkloadRecord,
+    WorkloadSpec,
 )
-from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 from runai.hub_service.model.time_limits import ends_at, seconds_run
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 LIMIT_S = 100
 GRANT = Grant(0, "n1", (DeviceShare(0, MilliGpu(1000)),))
-Step = Callable[[StoredWorkload, float], Transition | None]
+Step = Callable[[WorkloadRecord, float], Transition | None]
 
 
-def submitted(**fields: Any) -> StoredWorkload:
+def submitted(**fields: Any) -> WorkloadRecord:
     options: Any = {"kind": "job", "command": ("train",), "max_runtime": LIMIT_S} | fields
     spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **options)
     row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
@@ -32,23 +33,23 @@ def submitted(**fields: Any) -> StoredWorkload:
     return row
 
 
-def starts(row: StoredWorkload, now: float) -> Transition:
+def starts(row: WorkloadRecord, now: float) -> Transition:
     return lifecycle.started(row, [GRANT], now=now)
 
 
-def runs(row: StoredWorkload, now: float) -> Transition:
+def runs(row: WorkloadRecord, now: float) -> Transition:
     return lifecycle.running(row, 0, Process(4711, now), now=now)
 
 
-def pauses(row: StoredWorkload, now: float) -> Transition:
+def pauses(row: WorkloadRecord, now: float) -> Transition:
     return lifecycle.stopped(row, [0], StateReason("reclaimed", "reclaimed"), now=now)
 
 
-def suspends(row: StoredWorkload, now: float) -> Transition:
+def suspends(row: WorkloadRecord, now: float) -> Transition:
     return user_actions.suspended(row, by="ana", now=now)
 
 
-def passes(row: StoredWorkload, now: float) -> Transition | None:
+def passes(row: WorkloadRecord, now: float) -> Transition | None:
     return lifecycle.due(row, now=now)
 
 
@@ -156,14 +157,14 @@ def test_workload_state_and_run_time_follow_its_time_limit_after_each_change(
             assert after.row is not None
             row = after.row
 
-    assert outcome == (row.record.state, seconds_run(row.record, now))
+    assert outcome == (row.state, seconds_run(row, now))
 
 
 def test_next_transition_of_a_running_job_is_due_at_its_time_limit() -> None:
     row = runs(starts(submitted(), 10.0).row, 15.0).row  # type: ignore[arg-type]
     assert row is not None
 
-    assert lifecycle.next_due(row) == ends_at(row.record) == 10.0 + LIMIT_S
+    assert lifecycle.next_due(row) == ends_at(row) == 10.0 + LIMIT_S
 
 
 def test_timeout_reason_suggests_a_longer_time_limit() -> None:
@@ -171,8 +172,8 @@ def test_timeout_reason_suggests_a_longer_time_limit() -> None:
     for now, step in [*UP, (30_000.0, passes)]:
         row = step(row, now).row  # type: ignore[union-attr,assignment]
 
-    assert row.record.reason is not None
-    assert row.record.reason.code == "timed_out"
-    assert row.record.reason.text == (
+    assert row.reason is not None
+    assert row.reason.code == "timed_out"
+    assert row.reason.text == (
         "ran 8h, its time limit: submit it again, with --time 12h or so; its checkpoints are in /c"
     )

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from runai.hub_service.clusters.states import lifecycle, outcomes, user_actions
-from runai.hub_service.clusters.states.stored_workload import (
-    ExitStatus,
+from runai.hub_service.clusters.states.transition import ExitStatus, Transition
+from runai.hub_service.model.records import (
     Grant,
-    StoredWorkload,
-    Transition,
+    Process,
+    StateReason,
+    WorkloadRecord,
+    WorkloadSpec,
 )
-from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
@@ -23,17 +24,17 @@ NOTHING_NEW = (
 )
 
 
-def submitted(**fields: Any) -> StoredWorkload:
+def submitted(**fields: Any) -> WorkloadRecord:
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), **fields)
     return row_after(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
 
 
-def row_after(transition: Transition) -> StoredWorkload:
+def row_after(transition: Transition) -> WorkloadRecord:
     assert transition.row is not None
     return transition.row
 
 
-def paused(row: StoredWorkload, *codes: int | None, suspend: bool = False) -> StoredWorkload:
+def paused(row: WorkloadRecord, *codes: int | None, suspend: bool = False) -> WorkloadRecord:
     """Return the row after a start, a stop, and exits of its workers with these codes."""
     workers = range(len(codes))
     grants = [Grant(i, "n1", (DeviceShare(i, MilliGpu(1000)),)) for i in workers]
@@ -51,7 +52,7 @@ def paused(row: StoredWorkload, *codes: int | None, suspend: bool = False) -> St
     return row
 
 
-def examined(row: StoredWorkload, *, is_new: bool | None) -> Transition:
+def examined(row: WorkloadRecord, *, is_new: bool | None) -> Transition:
     assert row.unexamined
     return outcomes.examined(row, row.unexamined, is_new=is_new)
 
@@ -67,7 +68,7 @@ def test_job_without_saves_gets_a_checkpoint_check_after_its_first_pause_only(
 ):
     row, examinations = submitted(**fields), 0
     for _ in range(3):  # pauses
-        assert not is_new or not row.record.unsaved
+        assert not is_new or not row.unsaved
         row = paused(row, 143)
         if row.unexamined:
             examinations += 1
@@ -85,9 +86,9 @@ def test_job_pause_without_a_new_checkpoint_gives_a_warning_for_any_exit_code(co
 
     word = "suspended" if suspend else "paused"
     assert transition.events == (("warning", f"{word}; {NOTHING_NEW}"),)
-    assert row_after(transition).record.unsaved
+    assert row_after(transition).unsaved
     next_start = lifecycle.started(row_after(transition), [Grant(0, "n1", ())], now=9)
-    assert not row_after(next_start).record.unsaved
+    assert not row_after(next_start).unsaved
 
 
 @pytest.mark.parametrize("is_new", [True, None], ids=["saved", "unknown"])
@@ -96,7 +97,7 @@ def test_job_pause_with_a_new_checkpoint_or_no_check_answer_has_no_warning(is_ne
 
     assert (
         transition.events,
-        row_after(transition).record.unsaved,
+        row_after(transition).unsaved,
         row_after(transition).unexamined,
     ) == ((), False, ())
 
@@ -108,7 +109,7 @@ def test_checkpoint_answer_after_the_next_start_is_only_in_the_history():
     transition = examined(running, is_new=False)
 
     assert transition.events == (("warning", f"paused; {NOTHING_NEW}"),)
-    assert not row_after(transition).record.unsaved
+    assert not row_after(transition).unsaved
 
 
 def test_checkpoint_answer_about_an_earlier_pause_is_ignored():

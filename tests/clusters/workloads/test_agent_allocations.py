@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.model.records import (
     Process,
@@ -31,15 +30,15 @@ def worker(index: int, **fields) -> WorkerRecord:
     return replace(running_worker, **fields)
 
 
-def row(*worker_records: WorkerRecord) -> StoredWorkload:
-    return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, worker_records))
+def row(*worker_records: WorkerRecord) -> WorkloadRecord:
+    return WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, worker_records)
 
 
 def test_agent_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     allocations, first, second = AgentAllocations(), row(worker(0)), row(worker(1))
-    second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
+    second = replace(second, spec=replace(SPEC, name="b"))
     before = allocations.on_node("lab", DEVICES, [first, second])
-    changed = replace(second, record=replace(second.record, checkpoint_dir="/elsewhere"))
+    changed = replace(second, checkpoint_dir="/elsewhere")
     after = allocations.on_node("lab", DEVICES, [first, changed])
 
     assert after[0] is before[0]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import (
     launcher_variables,
     worker_environment,
@@ -50,7 +49,7 @@ def environment(
     worker = WorkerRecord("vision/exp-0", 0, "running", "box", device_shares)
     record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
     return worker_environment(
-        StoredWorkload(record),
+        record,
         worker,
         DEVICES,
         api_url="",

@@ -206,8 +206,8 @@ async def test_project_members_see_no_program_or_path_in_a_job_failure_reason(si
     row = cluster._index[workload.id]
     from dataclasses import replace
 
-    record = replace(row.record, reason=StateReason("not_started", secret))
-    cluster._index[workload.id] = replace(row, record=record)
+    record = replace(row, reason=StateReason("not_started", secret))
+    cluster._index[workload.id] = record
 
     reasons = {
         user: (await client.workloads())[0].reason.text

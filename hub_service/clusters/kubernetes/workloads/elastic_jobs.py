@@ -22,8 +22,8 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
 )
 from runai.hub_service.clusters.states import membership
 from runai.hub_service.clusters.states.membership import throughput_for_core
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import (
+    ACTIVE,
     ElasticRules,
     ElasticState,
     WorkerRecord,
@@ -155,9 +155,9 @@ class ElasticJobs:
     def apply_status(self, elastic_job: ElasticJob, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = elastic_job.record.elastic
-        step = membership.apply_statuses(StoredWorkload(elastic_job.record), {worker: status})
+        step = membership.apply_statuses(elastic_job.record, {worker: status})
         assert step.row is not None
-        state = step.row.record.elastic
+        state = step.row.elastic
         assert state is not None
         self._states[elastic_job.job.uid] = state
         return state != before
@@ -201,7 +201,7 @@ class ElasticJobs:
         """Return the exit code for an ended worker's pod; record a finish or a survived loss."""
         state = elastic_job.record.elastic
         assert state is not None
-        row = StoredWorkload(elastic_job.record, halt="done" if state.finishers else "")
+        row = replace(elastic_job.record, halt="done" if state.finishers else "")
         index = next(w.index for w in elastic_job.record.workers if w.name == worker)
         if exit_code == LEFT:
             return LEFT
@@ -211,14 +211,14 @@ class ElasticJobs:
             if membership.is_done_by(row, index):
                 row = membership.record_finishers(row)
                 await self._write_or_raise(elastic_job, row)
-            assert row.record.elastic is not None
-            finishers = row.record.elastic.finishers or [w.name for w in row.active]
+            assert row.elastic is not None
+            finishers = row.elastic.finishers or [w.name for w in row.active]
             unfinished = {w.name for w in row.active if w.name in finishers} - finished
             return LEFT if unfinished else 0
         if membership.survives_exit_of(row, index):
             await self._write_or_raise(elastic_job, membership.requeue_lost_worker(row, index))
             return LEFT
-        return exit_code if membership.decides_outcome(row, row.record.workers[index]) else LEFT
+        return exit_code if membership.decides_outcome(row, row.workers[index]) else LEFT
 
     async def _update_target(
         self, elastic_job: ElasticJob, now: float, terminating: Collection[str]
@@ -236,7 +236,7 @@ class ElasticJobs:
             return
         state = replace(state, phases=_reported_phases(record, state))
         workers = tuple(_as_member(worker, terminating, state) for worker in record.workers)
-        row = StoredWorkload(replace(record, workers=workers, elastic=state))
+        row = replace(record, workers=workers, elastic=state)
         if _waits_for_workers(elastic_job, row, terminating, now):
             await self._write(elastic_job, state)
             return
@@ -251,21 +251,21 @@ class ElasticJobs:
 
         step = membership.update_target(row, now, store_of)
         assert step.row is not None
-        after = step.row.record.elastic
+        after = step.row.elastic
         assert after is not None
         if await self._write(elastic_job, after):
             for _kind, text in step.events:
                 with suppress(ApiError):
                     await create_event(self._api, elastic_job.job, "Resized", text)
 
-    async def _write_or_raise(self, elastic_job: ElasticJob, row: StoredWorkload) -> None:
+    async def _write_or_raise(self, elastic_job: ElasticJob, row: WorkloadRecord) -> None:
         """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
             ApiError: the state could not be written.
         """
-        assert row.record.elastic is not None
-        await self._change(elastic_job, row.record.elastic)
+        assert row.elastic is not None
+        await self._change(elastic_job, row.elastic)
 
     async def _write(self, elastic_job: ElasticJob, state: ElasticState) -> bool:
         """Write a state if it changed; return False if that failed."""
@@ -318,13 +318,13 @@ def _as_member(
 
 
 def _waits_for_workers(
-    elastic_job: ElasticJob, row: StoredWorkload, terminating: Collection[str], now: float
+    elastic_job: ElasticJob, row: WorkloadRecord, terminating: Collection[str], now: float
 ) -> bool:
     """Return True if a starting job waits for more of its workers to come up."""
-    state = row.record.elastic
+    state = row.elastic
     assert state is not None
     ranks = state.target.ranks if state.target is not None else ()
-    running = {worker.name for worker in row.record.workers if worker.state == "running"}
+    running = {worker.name for worker in row.workers if worker.state == "running"}
     if running & set(ranks) or (ranks and not running):
         return False
     if len(running) < elastic_job.record.spec.min_workers:

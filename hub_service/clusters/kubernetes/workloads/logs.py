@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.states.stored_workload import ACTIVE
 from runai.hub_service.model.cluster import LineCutter, LogChunk
-from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.model.records import ACTIVE, WorkloadRecord
 from runai.hub_service.wire.program_schemas import MissingOutput
 
 MOST_WAITING = 100

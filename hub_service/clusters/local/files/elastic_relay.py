@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
-from runai.hub_service.model.records import Process, WorkloadId
+from runai.hub_service.model.records import Process, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 from runai.hub_service.wire.errors import Unavailable
 
@@ -27,10 +26,10 @@ _SIGNAL_HANDLING = (WorkerPhase.READY, WorkerPhase.RUNNING)
 class RelayCluster(Protocol):
     """Cluster methods that the relay calls."""
 
-    def row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a workload's desired state."""
 
-    def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
+    def elastic_dir(self, row: WorkloadRecord) -> ElasticDir:
         """Return the directory that an elastic job shares with its workers."""
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
@@ -49,14 +48,14 @@ class ElasticRelay:
         self._running: set[WorkloadId] = set()
         self._wakeup = asyncio.Event()
 
-    def publish_target(self, row: StoredWorkload) -> None:
+    def publish_target(self, row: WorkloadRecord) -> None:
         """Write the target, if it is new and its directory exists, and wake the workers."""
         if not row.active:
             self.drop(row.id)
             return
         self._running.add(row.id)
         self._wakeup.set()
-        target = row.record.elastic.target if row.record.elastic is not None else None
+        target = row.elastic.target if row.elastic is not None else None
         if target is None or self._written_generations.get(row.id) == target.gen:
             return
         with contextlib.suppress(OSError):  # a full disk: tried again later
@@ -102,7 +101,7 @@ class ElasticRelay:
             except Unavailable:  # not stored: reported again with the next read
                 self._last_statuses[workload] = before
 
-    def _wake_workers(self, row: StoredWorkload) -> None:
+    def _wake_workers(self, row: WorkloadRecord) -> None:
         """Signal the workers that handle it to read the target."""
         statuses = self._last_statuses.get(row.id, {})
         for worker in row.active:

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from runai.hub_service.clusters.local.supervisor import process_tree
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, ROOM_S
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.model.records import Code, Process
 from runai.hub_service.processes.shell_environment import python_variables
 from runai.hub_service.wire.program_schemas import CodeNote

@@ -14,8 +14,7 @@ from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.supervisor.checkpoint_check import CHECK_WITHIN_S
 from runai.hub_service.clusters.local.supervisor.code_note import READ_WITHIN_S
 from runai.hub_service.clusters.states.code_changes import awaited_start
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
-from runai.hub_service.model.records import Code, WorkloadId
+from runai.hub_service.model.records import Code, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Unavailable
 
 POLL_EVERY_S = 0.2
@@ -30,7 +29,7 @@ Missing = TypeVar("Missing", bound=Hashable)
 class AnsweredCluster(Protocol):
     """Cluster methods that the readers call."""
 
-    def row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a workload's desired state."""
 
     def report_checkpoint(self, workload: WorkloadId, stops: Stops, *, is_new: bool | None) -> None:
@@ -57,14 +56,14 @@ class AttemptAnswers(ABC, Generic[Missing]):
         self._is_awaited = asyncio.Event()
 
     @abstractmethod
-    def missing(self, row: StoredWorkload) -> Missing | None:
+    def missing(self, row: WorkloadRecord) -> Missing | None:
         """Return a key of the answer that a row lacks; None: it lacks none."""
 
     @abstractmethod
     def report(self, workload: WorkloadId, missing: Missing, *, is_late: bool) -> bool:
         """Report the answer, or that there is none if it is late; return False to go on."""
 
-    def enqueue(self, row: StoredWorkload) -> None:
+    def enqueue(self, row: WorkloadRecord) -> None:
         """Wait for the answer about a row, if it is missing."""
         missing, known = self.missing(row), self._awaited.get(row.id)
         if missing is not None and (known is None or known[0] != missing):
@@ -97,7 +96,7 @@ class CheckpointAnswers(AttemptAnswers[Stops]):
 
     within_s = CHECK_WITHIN_S
 
-    def missing(self, row: StoredWorkload) -> Stops | None:
+    def missing(self, row: WorkloadRecord) -> Stops | None:
         """Return the stops that are not examined yet."""
         return row.unexamined or None
 
@@ -121,7 +120,7 @@ class CodeAnswers(AttemptAnswers[tuple[int, int]]):
 
     within_s = READ_WITHIN_S
 
-    def missing(self, row: StoredWorkload) -> tuple[int, int] | None:
+    def missing(self, row: WorkloadRecord) -> tuple[int, int] | None:
         """Return index and attempt of a worker that has started."""
         return None if row.spec.command is None else awaited_start(row)
 

@@ -24,8 +24,14 @@ from runai.hub_service.clusters.local.processes.process_watch import (
 )
 from runai.hub_service.clusters.local.supervisor.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
-from runai.hub_service.clusters.states.stored_workload import ACTIVE, ExitStatus, StoredWorkload
-from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
+from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.model.records import (
+    ACTIVE,
+    Process,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+)
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses, end_session
 from runai.hub_service.wire.errors import Unavailable
 
@@ -61,21 +67,21 @@ THIS_MACHINE = ProcessControl()
 class ReconcilerCluster(Protocol):
     """Cluster methods that the reconciler calls."""
 
-    def row(self, workload: WorkloadId) -> StoredWorkload | None:
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a workload's desired state."""
 
     def prepare_start(
-        self, row: StoredWorkload, worker: WorkerRecord
+        self, row: WorkloadRecord, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
         """Make a start's directories; return the supervisor's instructions, and the environment."""
 
-    def prepare_account(self, row: StoredWorkload, worker: WorkerRecord) -> bool:
+    def prepare_account(self, row: WorkloadRecord, worker: WorkerRecord) -> bool:
         """Return True if a worker's account is known; else look it up and enqueue the workload."""
 
-    def processes_of(self, row: StoredWorkload, server: Process) -> SessionProcesses:
+    def processes_of(self, row: WorkloadRecord, server: Process) -> SessionProcesses:
         """Return how the processes of a session are recognised, given its server."""
 
-    def report_left_over(self, row: StoredWorkload, left: Sequence[LeftOver]) -> None:
+    def report_left_over(self, row: WorkloadRecord, left: Sequence[LeftOver]) -> None:
         """Store the processes that an ended session has left on its devices."""
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
@@ -190,14 +196,14 @@ class Reconciler:
     def _current_worker(self, key: _Key) -> WorkerRecord | None:
         """Return the worker of a start, if that is still the current one and active."""
         row = self._cluster.row(key.workload)
-        worker = row.record.workers[key.index] if row is not None else None
+        worker = row.workers[key.index] if row is not None else None
         if worker is None or worker.attempt != key.attempt or worker.state not in ACTIVE:
             return None
         return worker
 
     # -- workers that the cluster starts ---------------------------------------------------------
 
-    async def _reconcile_worker(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+    async def _reconcile_worker(self, key: _Key, row: WorkloadRecord, worker: WorkerRecord) -> None:
         """Adopt, watch or start a worker, or report its exit, by what its files show."""
         if key in self._handles:
             self._follow(key)
@@ -217,7 +223,7 @@ class Reconciler:
             await asyncio.to_thread(
                 self._process_control.kill_leftovers,
                 worker.name,
-                row.record.checkpoint_dir,
+                row.checkpoint_dir,
                 worker.started or 0.0,
                 worker.process,
             )
@@ -227,7 +233,7 @@ class Reconciler:
         elif self._cluster.prepare_account(row, worker):
             self._launch(key, row, worker)
 
-    def _launch(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+    def _launch(self, key: _Key, row: WorkloadRecord, worker: WorkerRecord) -> None:
         """Start a worker's supervisor and watch it, or report why it cannot start."""
         try:
             instructions, environment = self._cluster.prepare_start(row, worker)
@@ -327,7 +333,7 @@ class Reconciler:
 
     # -- sessions that a spawner starts ----------------------------------------------------------
 
-    def _reconcile_session(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
+    def _reconcile_session(self, key: _Key, row: WorkloadRecord, worker: WorkerRecord) -> None:
         """Watch a session's server; stop it when the row says so, and kill it after the grace."""
         process = worker.process
         if process is None or key in self._session_ends:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from runai.hub_service.clusters.states.stored_workload import ExitStatus
+from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.limits.cgroups import LEAF, Groups, GroupsUnavailable, group_of, mounted
 from runai.hub_service.model.records import Process, WorkloadSpec
 from runai.hub_service.model.workload_spec import MIN_CPU_MILLI

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, Protocol
 
-from runai.hub_service.clusters.states.stored_workload import ExitStatus, StoredWorkload
-from runai.hub_service.model.records import StateReason, WorkloadId
+from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.model.records import StateReason, WorkloadId, WorkloadRecord
 from runai.hub_service.processes.accounts.account_directory import (
     AccountAway,
     AccountDirectory,
@@ -68,7 +68,7 @@ class StartAccounts:
         self._waiting_users: set[str] = set()
         """Users with jobs that were set aside."""
 
-    def find_or_look_up(self, row: StoredWorkload, attempt: int) -> UnixAccount | None:
+    def find_or_look_up(self, row: WorkloadRecord, attempt: int) -> UnixAccount | None:
         """Return the account that was looked up for a start, or begin the lookup.
 
         None: the lookup has just begun, or goes on; the workload is enqueued afterwards.
@@ -97,12 +97,12 @@ class StartAccounts:
             await asyncio.sleep(LOOK_UP_EVERY_S)
             await asyncio.gather(*map(self._try_again, sorted(self._waiting_users)))
 
-    async def _look_up(self, row: StoredWorkload, attempt: int) -> None:
+    async def _look_up(self, row: WorkloadRecord, attempt: int) -> None:
         """Look up a start's account, then continue the start, end it, or set its job aside."""
         user = row.spec.user
         try:
             account = await self._directory.account(user)
-            uid, known = row.record.account_uid, self._directory.known_accounts.get(user)
+            uid, known = row.account_uid, self._directory.known_accounts.get(user)
             if uid is not None and known is not None and not known.is_of(uid):
                 raise other_person(user, known.uid, uid)
         except NotFound as refused:

@@ -10,9 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
@@ -32,25 +30,25 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
-from runai.hub_service.clusters.states.stored_workload import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model.records import (
     HistoryEvent,
     ProjectRecord,
     ProjectSpec,
     WorkloadId,
+    WorkloadRecord,
     WorkloadSpec,
 )
 from runai.hub_service.sqlite.files import check, newer
 from runai.hub_service.sqlite.upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.wire.errors import Unavailable
 
-LATEST = "0101"
+LATEST = "0200"
 """Newest revision in `MIGRATIONS`."""
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-ROWS = 10
+ROWS = 1
 """Version of the JSON of rows and projects, which needs no revision.
 
 Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
@@ -93,7 +91,7 @@ projects = Table(
     Column("spec", Text, nullable=False),
 )
 
-_ROW = TypeAdapter(StoredWorkload)
+_ROW = TypeAdapter(WorkloadRecord)
 _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
 
@@ -143,7 +141,7 @@ class SqliteStore:
         self._connection.close()
         self._engine.dispose()
 
-    def rows(self) -> Iterator[StoredWorkload]:
+    def rows(self) -> Iterator[WorkloadRecord]:
         """Yield all workloads, oldest first.
 
         Raises:
@@ -195,7 +193,7 @@ class SqliteStore:
 
     def save(
         self,
-        rows: Sequence[StoredWorkload] = (),
+        rows: Sequence[WorkloadRecord] = (),
         *,
         deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
@@ -222,7 +220,7 @@ class SqliteStore:
 
     def _save(
         self,
-        rows: Sequence[StoredWorkload],
+        rows: Sequence[WorkloadRecord],
         deleted: Sequence[WorkloadId],
         events: Sequence[tuple[WorkloadId, HistoryEvent]],
         projects: Sequence[ProjectRecord],
@@ -245,7 +243,7 @@ class SqliteStore:
                         table.delete().where(condition), [{"named": name} for name in names]
                     )
 
-    def replace(self, rows: Sequence[StoredWorkload]) -> None:
+    def replace(self, rows: Sequence[WorkloadRecord]) -> None:
         """Write rows with their specifications, which no other write changes.
 
         Raises:
@@ -382,7 +380,7 @@ class SqliteStore:
         if lines:
             self._connection.execute(insert(history), lines)
 
-    def _save_rows(self, rows: Sequence[StoredWorkload], *changed: str) -> None:
+    def _save_rows(self, rows: Sequence[WorkloadRecord], *changed: str) -> None:
         """Insert new rows; of known ones replace the `changed` columns, or only the row's."""
         if rows:
             upsert = insert(workloads)
@@ -395,7 +393,7 @@ class SqliteStore:
                     {
                         "id": row.id,
                         "spec": _SPEC.dump_json(row.spec).decode(),
-                        "row": _ROW.dump_json(row, exclude={"record": {"spec", "states"}}).decode(),
+                        "row": _ROW.dump_json(row, exclude={"spec", "states"}).decode(),
                     }
                     for row in rows
                 ],
@@ -434,14 +432,9 @@ def _set_pragmas(connection: object, _record: object) -> None:
     cursor.close()
 
 
-def _read_row(spec: str, row: str) -> StoredWorkload:
+def _read_row(spec: str, row: str) -> WorkloadRecord:
     """Parse the two columns of a workload."""
     # Both columns are one value; joining the texts avoids parsing the row twice.
-    if not row.startswith('{"record":{'):
+    if not row.startswith("{"):
         raise UnreadableRowError
-    joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
-    read = with_scale(_ROW.validate_json(joined))
-    if not read.record.uid:  # from before there were any: the same one at each start
-        uid = str(uuid5(NAMESPACE_URL, f"{read.id} {read.record.submitted}"))
-        read = replace(read, record=replace(read.record, uid=uid))
-    return read
+    return with_scale(_ROW.validate_json(f'{{"spec":{spec},{row[1:]}'))

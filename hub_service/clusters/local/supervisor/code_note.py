@@ -40,8 +40,7 @@ def _write_note(directory: str) -> None:
     os.chdir(directory)  # another job of this name may have the path before the note is written
     with open("spec.json", encoding="utf-8") as file:  # noqa: PTH123
         spec: dict[str, Any] = json.load(file)
-    # Missing if an older service wrote the instructions.
-    if (names := spec.get("code")) is None:
+    if (names := spec["code"]) is None:
         return
     if names:
         importlib.import_module("hashlib")  # the worker's account may not read the library

@@ -33,7 +33,7 @@ class FileCount:
         self.pid = 0
         """The counting process, which is none of the worker's."""
         self._spec = spec
-        self._directory: str = spec.get("own_directory", "")
+        self._directory: str = spec["own_directory"]
         self._next_count = time.monotonic() + LOOK_EVERY_S
         self._started_at = 0.0
         self._answer_fd = -1

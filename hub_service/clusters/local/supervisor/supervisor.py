@@ -211,7 +211,7 @@ class Supervisor:
         self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
         self.notes.reserve("ended.json", "exit.json")
-        tmp_dir = lock_tmp_dir(spec.get("tmp_dir", ""))  # missing if an older service wrote it
+        tmp_dir = lock_tmp_dir(spec["tmp_dir"])
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
         if not adopt_orphans():
@@ -255,8 +255,7 @@ class Supervisor:
             os.close(self.status_fd)  # so that a stop can arrive meanwhile
             self.status_fd = -1
             log.write(f"{started.why}; it is tried again\n".encode())
-        # Missing if an older service wrote the instructions.
-        until = time.monotonic() + spec.get("room_seconds", worker_start.ROOM_S)
+        until = time.monotonic() + spec["room_seconds"]
         while started.lacks_room and time.monotonic() < until:
             started.reap()
             if self._wait_for_stop(worker_start.AGAIN_EVERY_S):
@@ -280,9 +279,7 @@ class Supervisor:
             spec["most_processes"],
             process_tree.tasks_of_machine(),
         )
-        self.max_tasks = min(
-            spec.get("most_tasks", 1 << 22), process_tree.max_tasks_of_machine() // 2
-        )
+        self.max_tasks = min(spec["most_tasks"], process_tree.max_tasks_of_machine() // 2)
         self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
         if self.verdict:
             log.note(f"it {self.verdict}")

@@ -141,8 +141,7 @@ def failure_reason(spec: dict[str, Any], error: OSError, *, is_prepared: bool) -
         return f"cannot start {program}: {os.strerror(number)}", False
     is_service_account = spec["uid"] is None
     user = path_faults.account_name(os.geteuid()) if is_service_account else spec["user"]
-    # Missing if an older service wrote the instructions.
-    home, use = spec.get("home", ""), os.X_OK if is_prepared else os.W_OK
+    home, use = spec["home"], os.X_OK if is_prepared else os.W_OK
     path = os.path.join(spec["workdir"], path)  # noqa: PTH118
     fault = path_faults.path_fault(path, number, user, home, use)
     what = f"in {path}" if path == spec["workdir"] else ""
@@ -160,8 +159,7 @@ def set_signals_right() -> None:
 
 def limit_open_files(spec: dict[str, Any]) -> None:
     """Set the soft limit that programs expect, in a fork. Ours may be too high for `select`."""
-    # Missing if an older service wrote the instructions.
-    if open_files := spec.get("open_files", 0):
+    if open_files := spec["open_files"]:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
 
@@ -172,16 +170,14 @@ def limit_account(spec: dict[str, Any]) -> None:
     Raises:
         account_limits.NoSession: PAM refuses one.
     """
-    # Missing if an older service wrote the instructions.
-    if service := spec.get("pam_service", ""):
-        limits = account_limits.of_account(spec["user"], spec.get("open_files", 0), service)
+    if service := spec["pam_service"]:
+        limits = account_limits.of_account(spec["user"], spec["open_files"], service)
         limits.apply()
 
 
 def join_group(spec: dict[str, Any]) -> None:
     """Join the control group that holds the worker to its request, in a fork, or write why not."""
-    # Missing if an older service wrote the instructions.
-    if path := spec.get("group", ""):
+    if path := spec["group"]:
         try:
             with open(path, "w", encoding="ascii") as file:  # noqa: PTH123
                 file.write("0")
@@ -194,10 +190,7 @@ def join_group(spec: dict[str, Any]) -> None:
 def change_account(spec: dict[str, Any]) -> None:
     """Change to the worker's account, if it is not the service's (in a fork)."""
     if spec["uid"] is not None:
-        if "groups" in spec:
-            os.setgroups(spec["groups"])
-        else:  # an older service wrote the instructions
-            os.initgroups(spec["user"], spec["gid"])
+        os.setgroups(spec["groups"])
         os.setgid(spec["gid"])
         os.setuid(spec["uid"])
 
@@ -224,8 +217,7 @@ def prepare_python(spec: dict[str, Any], environment: dict[str, str]) -> None:
 
     The program's sentence about it goes to the worker's output.
     """
-    # Missing if an older service wrote the instructions.
-    python = spec.get("python", {})
+    python = spec["python"]
     if not python or python_is_there(python):
         return
     maker = os.fork()
@@ -258,16 +250,14 @@ def report_start_time(spec: dict[str, Any], answer: int) -> None:
 
     A disk's clock may differ from the machine's, and files are compared with it at the end.
     """
-    # Missing if an older service wrote the instructions.
-    if place := spec.get("checkpoint_dir", ""):
+    if place := spec["checkpoint_dir"]:
         with contextlib.suppress(OSError):
             os.write(answer, b"%d%b" % (touch(place), START_TIME_END))
 
 
 def report_missing_files(spec: dict[str, Any]) -> None:
     """Write a line, in a fork, for each file of the command that is there no more."""
-    # Missing if an older service wrote the instructions.
-    for name in spec.get("expected", ()):
+    for name in spec["expected"]:
         try:
             os.stat(name)  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):

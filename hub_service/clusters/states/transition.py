@@ -1,84 +1,22 @@
-"""Stored state of a workload and its transitions. Plain frozen data.
-
-A row is the public record and everything else that must outlive a restart of the service.
-"""
+"""Transitions of a workload: results, exits of workers, and the store that keeps them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from runai.hub_service.model.records import (
     HistoryEvent,
     ProjectRecord,
-    WorkerRecord,
     WorkloadId,
     WorkloadRecord,
-    WorkloadSpec,
 )
-from runai.hub_service.scheduler.model.snapshot import DeviceShare
-
-ACTIVE = ("starting", "running", "stopping")
-"""States of a worker that has processes, or may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Devices of a node for one worker."""
-
-    index: int
-    node: str
-    devices: tuple[DeviceShare, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredWorkload:
-    """A workload's record, and the rest of its state that must outlive a restart."""
-
-    record: WorkloadRecord
-    intent: Literal["run", "suspend", "delete"] = "run"
-    halt: Literal["", "paused", "failed", "lost", "done", "timed_out", "aside"] = ""
-    """Why the whole workload is stopping; "": it is not."""
-    resumed: bool = False
-    """True if a program of it ran, or may have run: its next start may find a checkpoint."""
-    losses: int = 0
-    granted: float | None = None
-    stopping_since: float | None = None
-    below_min_since: float | None = None
-    master_port: int = 0
-    resize: Grant | None = None
-    """Devices on which a stopping elastic worker restarts (E2)."""
-    unexamined: tuple[tuple[int, int], ...] | None = None
-    """Index and attempt of each worker that the last pause stopped, until it is known whether they
-    left checkpoints; None: no pause was ever examined."""
-    code_due: int = 0
-    """Attempt whose code at the start is not noted yet; 0: none."""
-    scale: tuple[int, int] | None = None
-    """Maximum and minimum of workers, if changed since the submission.
-
-    The spec has them too, but is stored only once.
-    """
-
-    @property
-    def id(self) -> WorkloadId:
-        """Return `project/name`."""
-        return self.record.id
-
-    @property
-    def spec(self) -> WorkloadSpec:
-        """Return the specification."""
-        return self.record.spec
-
-    @property
-    def active(self) -> tuple[WorkerRecord, ...]:
-        """Return the workers with processes, or possibly with some."""
-        return tuple(w for w in self.record.workers if w.state in ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """Result of a transition: the new row (None: delete it) and its history events."""
 
-    row: StoredWorkload | None
+    row: WorkloadRecord | None
     events: tuple[tuple[str, str], ...] = ()
     """Kind and sentence of each event."""
     only_queue_status: bool = False
@@ -119,7 +57,7 @@ class ExitStatus:
 class Store(Protocol):
     """Durable storage of rows and projects; `save` is one transaction, then durable."""
 
-    def rows(self) -> Iterable[StoredWorkload]:
+    def rows(self) -> Iterable[WorkloadRecord]:
         """Return all workloads, oldest first."""
 
     def projects(self) -> Iterable[ProjectRecord]:
@@ -127,7 +65,7 @@ class Store(Protocol):
 
     def save(
         self,
-        rows: Sequence[StoredWorkload] = (),
+        rows: Sequence[WorkloadRecord] = (),
         *,
         deleted: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
