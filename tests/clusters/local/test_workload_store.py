@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,28 @@ def test_workload_history_is_deleted_with_its_workload(path):
 
     assert list(store.rows()) == []
     assert list(store.history(row.id)) == []
+    store.close()
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["alone", "beside a reader"])
+def test_values_of_a_deleted_workload_are_in_no_file_of_the_store(path, is_read):
+    store, planted = SqliteStore(path), "planted-7d1f"
+    rows = [
+        _row(f"exp{n}", env={"TOKEN": f"{planted}{'x' * 5000}"}, source=planted) for n in range(9)
+    ]
+    store.save(rows)
+    store.save([replace(row, attempts=1) for row in rows])
+    reader = sqlite3.connect(path)
+    if is_read:  # a backup, or the doctor
+        reader.execute("BEGIN").execute("SELECT * FROM workloads").fetchall()
+
+    store.save(deleted=[row.id for row in rows])
+
+    reader.close()
+    if is_read:
+        store.save([_row("later")])
+    files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert [name for name, content in files.items() if planted.encode() in content] == []
     store.close()
 
 

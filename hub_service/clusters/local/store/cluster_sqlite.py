@@ -55,6 +55,7 @@ Raised with each new field (`tests/upgrades/rows.json`): an older program would 
 """
 
 TRY_AGAIN_S = 2.0
+BUSY_TIMEOUT_MS = 5000
 MIN_FREE_BYTES = 2**20
 """Free bytes below which one successful write does not mean that the next one fits."""
 
@@ -116,6 +117,8 @@ class SqliteStore:
         self._has_ballast = False
         self._make_ballast()
         self._file_identity = _identity_of(path)
+        self._has_deleted = False
+        """True if the log may still have deleted rows."""
         self._failure = ""
         self._retried_at = 0.0
         self._is_synchronous = True
@@ -228,6 +231,7 @@ class SqliteStore:
         *,
         soon: bool,
     ) -> None:
+        self._has_deleted |= bool(deleted)
         with self._transaction(soon=soon):
             self._save_rows(rows)
             self._save_projects(projects)
@@ -242,6 +246,23 @@ class SqliteStore:
                     self._connection.execute(
                         table.delete().where(condition), [{"named": name} for name in names]
                     )
+        self._cut_log()
+
+    def _cut_log(self) -> None:
+        """Empty the write-ahead log after a deletion: variables of a deleted job may be secret.
+
+        While somebody reads the file, as for a backup, the next write tries it again.
+        """
+        if self._has_deleted:
+            try:
+                self._connection.exec_driver_sql("PRAGMA busy_timeout=0")
+                cut = self._connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+                self._has_deleted = bool(cut[0])
+                self._connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            except OperationalError:
+                pass  # a full disk: what was deleted is stored, and the next write tries again
+            finally:
+                self._connection.rollback()
 
     def replace(self, rows: Sequence[WorkloadRecord]) -> None:
         """Write rows with their specifications, which no other write changes.
@@ -428,7 +449,8 @@ def _set_pragmas(connection: object, _record: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own connection
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA secure_delete=ON")
     cursor.close()
 
 
