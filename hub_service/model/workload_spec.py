@@ -5,7 +5,7 @@ accepted.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from runai.hub_service.model import time_limits
@@ -68,6 +68,16 @@ def elastic_gpus(request: SubmitRequest) -> MilliGpu:
     return milli
 
 
+_DECIDED = frozenset(
+    {"project", "name", "command", "gpus", "gpu_memory_mib", "memory_mib", "min_workers"}
+    | {"preemptible", "priority", "max_runtime", "image", "code", "umask"}
+)
+"""Fields that a request and a specification have under one name, with different values."""
+_COPIED = [
+    each.name
+    for each in fields(WorkloadSpec)
+    if each.name in SubmitRequest.model_fields and each.name not in _DECIDED
+]
 CPU_MILLI, MEMORY_MIB = 1000, 1024
 """Request of a worker without a GPU that names none: nothing else would make it wait."""
 MIN_CPU_MILLI, MIN_MEMORY_MIB = 100, 64
@@ -222,37 +232,25 @@ def workload_spec(
         project=project.name,
         name=_name(request, project.name, site.taken),
         user=user,
-        kind=request.kind,
         command=command,
-        workdir=request.workdir,
-        env=dict(request.env),
         gpus=gpus,
         gpu_memory_mib=request.gpu_memory_mib or 0,
         cpu_milli=cpu,
         cpu_asked=bool(request.cpu),
         memory_mib=memory,
         memory_asked=bool(request.memory_mib),
-        workers=request.workers,
         min_workers=min_workers,
-        elastic=request.elastic,
-        saves=request.saves,
-        guaranteed_workers=request.guaranteed_workers,
         gpus_max=gpus_max,
         preemptible=preemptible,
         priority=_priority(request),
-        backoff_limit=request.backoff_limit,
-        grace_seconds=request.grace_seconds,
-        expected_runtime=request.expected_runtime,
         max_runtime=time_limits.limit_of(
             request.max_runtime, request.expected_runtime, request.kind, project
         ),
-        array=request.array,
-        source=request.source,
-        server=request.server,
         image=request.image or "",
         code=_code(request),
         gpu_types=gpu_types,
         key=key,
+        **{name: getattr(request, name) for name in _COPIED},
     )
     return with_min_resources(spec) if site.default_cpu else spec
 

@@ -350,12 +350,8 @@ class WorkloadDetail(WorkloadView):
     env_names: list[str] = []
     """Names of the variables that its user set; for its owner alone."""
     source: str = ""
-    backoff_limit: int = 0
-    grace_seconds: int = 30
-    expected_runtime: int | None = None
-    guaranteed_workers: int | None = None
-    """Workers that no other project takes; None: as the rules have it."""
-    image: str = ""
+    options: dict[str, bool | int | str] = {}
+    """Further fields of its request that are set, by name: `grace_seconds`, `image`, …"""
     code: CodeView | None = None
     """The code that was submitted; None: unknown."""
     code_started: CodeView | None = None

@@ -113,7 +113,7 @@ def test_submit_sends_the_requested_options_to_the_service(
 
     assert result.stdout.startswith(message)
     job = bob.describe("exp1")
-    assert {name: job[name] for name in expected} == {
+    assert {name: (job | job["options"])[name] for name in expected} == {
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
         for name, value in expected.items()
     }

@@ -52,7 +52,7 @@ def test_submit_magic_passes_its_options_to_the_job(notebook):
 
     detail = job.detail
     assert (detail.priority, detail.gpus, len(detail.workers)) == (75, 0.5, 2)
-    assert (detail.backoff_limit, detail.grace_seconds, detail.expected_runtime) == (3, 120, 5400)
+    assert detail.options == {"backoff_limit": 3, "grace_seconds": 120, "expected_runtime": 5400}
     assert detail.max_runtime == 7200
     assert detail.saves
     assert "saves its work when it is paused" in str(job.describe())

@@ -55,6 +55,7 @@ from runai.hub_service.wire.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
+from runai.hub_service.wire.workload_request import request_fields
 
 
 def version_of(record: WorkloadRecord) -> str:
@@ -161,11 +162,7 @@ class Viewer:
             workdir=spec.workdir,
             env_names=sorted(spec.env) if changes and spec.user == self.actor.name else [],
             source=spec.source,
-            backoff_limit=spec.backoff_limit,
-            grace_seconds=spec.grace_seconds,
-            expected_runtime=spec.expected_runtime,
-            guaranteed_workers=spec.guaranteed_workers,
-            image=spec.image,
+            options=_options(spec),
             code=_code(spec.code),
             code_started=_code(record.code),
             umask=spec.umask,
@@ -416,6 +413,18 @@ _PUBLIC_REASONS = {
 @lru_cache(maxsize=256)
 def _time_rules(rules: TimeRules) -> TimePut:
     return TimePut(**asdict(rules))
+
+
+def _options(spec: WorkloadSpec) -> dict[str, bool | int | str]:
+    """Return the values of a request's fields for which the view has no field, if they are set."""
+    return {name: value for name in _OPTION_NAMES if (value := getattr(spec, name, None))}
+
+
+_OPTION_NAMES = [
+    field.name
+    for field in request_fields()
+    if field.name not in WorkloadDetail.model_fields and not field.is_mapping
+]
 
 
 def _code(code: Code | None) -> CodeView | None:

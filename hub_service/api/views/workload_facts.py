@@ -11,9 +11,10 @@ from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.model.quantity import duration_text
-from runai.hub_service.wire.amounts import clock_text
+from runai.hub_service.wire.amounts import DURATION, GRACE, clock_text
 from runai.hub_service.wire.program_schemas import code_text
 from runai.hub_service.wire.schemas import SAVES, Fact, WorkloadDetail, WorkloadView
+from runai.hub_service.wire.workload_request import request_fields
 
 
 def workload_facts(view: WorkloadView, now: datetime) -> list[Fact]:
@@ -52,9 +53,6 @@ def _request(view: WorkloadView) -> Iterator[Fact]:
     yield Fact(label="CPUs", text=texts.gpus(view.cpu) if view.cpu else "")
     yield Fact(label="Memory", text=texts.memory(view.memory_mib) if view.memory_mib else "")
     yield Fact(label="Priority", text=str(view.priority))
-    if isinstance(view, WorkloadDetail) and view.guaranteed_workers:
-        text = f"{view.guaranteed_workers} of its workers: no other project takes them"
-        yield Fact(label="Guaranteed", text=text)
     yield Fact(label="When paused", text=SAVES if view.saves else "")
     if view.array_index is not None:
         yield Fact(label="Array index", text=f"{view.array_index} of {view.array}")
@@ -104,14 +102,14 @@ def _course(view: WorkloadView, now: datetime) -> Iterator[Fact]:
 
 
 def _program(view: WorkloadDetail) -> Iterator[Fact]:
-    yield Fact(label="Retries", text=f"up to {view.backoff_limit}" if view.backoff_limit else "")
-    yield Fact(label="Grace period", text=f"{view.grace_seconds} s")
-    expected = duration_text(view.expected_runtime) if view.expected_runtime else ""
-    yield Fact(label="Expected runtime", text=expected)
+    for field in request_fields():
+        if value := view.options.get(field.name):
+            is_duration = field.kind in {DURATION, GRACE}
+            text = duration_text(int(value)) if is_duration else str(value)
+            yield Fact(label=field.label, text="yes" if value is True else text)
     yield Fact(label="Command", text=shlex.join(view.command) if view.command else "")
     yield Fact(label="Variables", text=", ".join(view.env_names))
     yield Fact(label="Code", text=code_text(view.code, view.code_started))
-    yield Fact(label="Image", text=view.image)
     yield Fact(label="Directory", text=view.workdir)
     yield Fact(label="Umask", text=view.umask)
     yield Fact(label="Checkpoints", text=view.checkpoint_dir)

@@ -73,7 +73,6 @@ def test_workload_facts_leave_out_fields_without_a_value():
         "Priority": "50",
         "Submitted": SUBMITTED,
         "Attempts": "0 (0 paused, 0 failed)",
-        "Grace period": "30 s",
         "Command": "python train.py --name 'a b'",
         "Directory": "/home/bob",
         "Checkpoints": "/data/checkpoints",
@@ -83,6 +82,11 @@ def test_workload_facts_leave_out_fields_without_a_value():
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
+        pytest.param(
+            {"options": {"backoff_limit": 3, "grace_seconds": 120, "image": "example/a:1"}},
+            {"Retries": "3", "Grace period": "2 minutes", "Image": "example/a:1"},
+            id="further options",
+        ),
         pytest.param(
             {
                 "limit": LimitView(
