@@ -152,14 +152,7 @@ async def _serve(
             loops = [
                 tasks.create_task(cluster.run()),
                 tasks.create_task(controller.run()),
-                tasks.create_task(
-                    HistoryRecorder(
-                        cluster,
-                        ledger,
-                        controller.changes,
-                        last_snapshot=lambda: controller.last.snapshot,
-                    ).run()
-                ),
+                tasks.create_task(HistoryRecorder(cluster, ledger, controller.changes).run()),
                 tasks.create_task(ledger.run()),
             ]
             serving = tasks.create_task(server.serve(sockets=[listening]))

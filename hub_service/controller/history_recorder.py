@@ -6,18 +6,17 @@ It runs after every cycle, so that allocated GPU-seconds are exact even without 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
+from runai.hub_service.clusters.states.user_actions import submitted
+from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
 from runai.hub_service.ledger import DeviceAllocation, Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.model.request_codec import request_of
-from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Workload
-from runai.hub_service.wire.errors import NotFound
 
 RECORDS_AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
 """Records and requests per batch between yields to the event loop; about 1 ms."""
@@ -85,10 +84,8 @@ class HistoryRecorder:
         ledger: Ledger,
         changes: Broadcast,
         clock: Callable[[], float] = time.time,
-        *,
-        last_snapshot: Callable[[], Snapshot] = Snapshot,
     ) -> None:
-        """Follow `cluster`; `last_snapshot` returns the snapshot of the last cycle."""
+        """Follow `cluster`."""
         self._cluster = cluster
         self._ledger = ledger
         self._changes = changes
@@ -96,11 +93,8 @@ class HistoryRecorder:
         self._records: Sequence[WorkloadRecord] | None = None
         """Records of the last run; None before the first run."""
         self._states: dict[WorkloadId, WorkloadState] = {}
-        self._last_snapshot = last_snapshot
-        self._workloads: Sequence[Workload] = ()
-        self._workloads_by_name: dict[WorkloadId, Workload] = {}
-        self._requests: dict[WorkloadId, PastRequest] = {}
-        """Requests as last written."""
+        self._starts: dict[WorkloadId, int] = {}
+        """Number of starts as last written, with the request."""
 
     async def run(self) -> NoReturn:
         """Write every change, forever; combine several changes if a run takes long."""
@@ -131,6 +125,8 @@ class HistoryRecorder:
         differences = compared(before, records, is_same_workload)
         removed_ids = [before[place].id for place in differences.removed]
         states = {name: self._states.pop(name) for name in removed_ids if name in self._states}
+        for name in removed_ids:
+            self._starts.pop(name, None)
         changed_records = differences.changed_or_added(records)
         for place, record in enumerate(changed_records):
             if place % RECORDS_AT_A_TIME == 0:
@@ -150,65 +146,27 @@ class HistoryRecorder:
             self._ledger.event(removed, "deleted", "")
             self._ledger.forget(removed)
         self._records = records
-        await self._record_requests({record.id: record for record in changed_records})
+        # Of those that had finished before this service, the requests are written.
+        await self._record_starts(r for r in changed_records if not (is_first and r.state.finished))
         return clock() - began
 
-    async def _record_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
-        """Write the requests of new and changed workloads."""
-        before, self._workloads = self._workloads, self._last_snapshot().workloads
-        differences = compared(before, self._workloads, _has_same_name)
-        for index in differences.removed:
-            self._workloads_by_name.pop(before[index].name, None)
-            self._requests.pop(before[index].name, None)
-        changed_workloads = {w.name: w for w in differences.changed_or_added(self._workloads)}
-        self._workloads_by_name |= changed_workloads
-        for place, name in enumerate({**changed_workloads, **changed}):
+    async def _record_starts(self, changed: Iterable[WorkloadRecord]) -> None:
+        """Write what the started workloads asked for: others have no past to replay."""
+        starts = (record for record in changed if record.attempts != self._starts.get(record.id, 0))
+        for place, record in enumerate(starts):
             if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            workload, record = (
-                self._workloads_by_name.get(name),
-                await self._find_record(name, changed),
-            )
-            if record is None or workload is None:
-                continue
-            known = self._requests.get(name)
-            is_started_again = known is None or known.starts != record.attempts
-            if name not in changed_workloads and not is_started_again:
-                continue  # only its queue position changed, not its request
-            request = _past_request(workload, record, "" if known is None else known.text)
-            if request != known:
-                self._ledger.record_request(name, request)
-                self._requests[name] = request
+            self._starts[record.id] = record.attempts
+            if (request := _past_request(record)) is not None:
+                self._ledger.record_request(record.id, request)
 
-    async def _find_record(
-        self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
-    ) -> WorkloadRecord | None:
-        """Return a workload's record; None if it is gone or not recorded yet."""
-        if name not in self._states:
-            return None
-        with suppress(NotFound):
-            return changed.get(name) or await self._cluster.workload(name)
+
+def _past_request(record: WorkloadRecord) -> PastRequest | None:
+    """Return a workload's request, as it was before its first start; None: a whole array's."""
+    new = submitted(record.spec, now=record.submitted, checkpoint_dir="", log_dir="").row
+    assert new is not None
+    if (workload := workload_for_core(new)) is None:
         return None
-
-
-def _has_same_name(one: Workload, other: Workload) -> bool:
-    return one.name == other.name
-
-
-def _past_request(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
-    """Return a workload's request as the ledger has it; `known` is the text last written."""
-    if workload.max_runtime is not None:  # what is left of its time
-        workload = replace(workload, max_runtime=record.spec.max_runtime)
-    text = request_of(workload) if _is_complete(workload, record, known) else known
+    # An elastic job is known to save its work once its workers report.
+    text = request_of(replace(workload, saves=record.saves))
     return PastRequest(workload.submitted, text, record.attempts)
-
-
-def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool:
-    """Return True if the workload's whole request is visible, not while parts are stopping.
-
-    The part of an elastic job beyond its minimum may never be seen as a whole on Kubernetes. If no
-    request was written yet, the visible part is written.
-    """
-    is_terminating = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
-    is_all = len(workload.workers) == len(record.workers) and record.released is None
-    return is_all or not (known or is_terminating)

@@ -62,7 +62,7 @@ events = sa.Table(
     sa.Index("events_by_age", "at"),
 )
 
-# Newest complete request of each workload, and its number of starts.
+# Request of each workload that has started, and its number of starts.
 # `asked` is one line of JSON (`runai.hub_service.model.request_codec`).
 requests = sa.Table(
     "requests",

@@ -1,8 +1,7 @@
 """Codec of a workload's request: one line of JSON that outlives the workload.
 
-It uses the snapshot's format, without what changes while the workload waits and runs: its nodes,
-pauses and measured speeds. Equal workers are stored once, with their `count`. Pure. Replays of the
-past parse it.
+It uses the snapshot's format. Equal workers are stored once, with their `count`. Pure. Replays of
+the past parse it.
 """
 
 from __future__ import annotations
@@ -14,33 +13,21 @@ from itertools import groupby
 from typing import Any, Final
 
 from runai.hub_service.scheduler.model.json_codec import InvalidSnapshot
-from runai.hub_service.scheduler.model.snapshot import Snapshot, Worker, Workload
+from runai.hub_service.scheduler.model.snapshot import Snapshot, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 
-MAX_NODES: Final = 64
-"""A worker with more allowed nodes, but not all, is stored as allowed on any."""
 MAX_WORKERS: Final = 100_000
 
 
 def request_of(workload: Workload) -> str:
-    """Serialize a workload's request.
+    """Serialize the request of a workload that has not started.
 
     >>> from runai.hub_service.scheduler.model.quantity import MilliGpu
     >>> worker = Worker(name="w-0", gpus=MilliGpu(2000))
     >>> request_of(Workload(name="vision/a", project="vision", workers=(worker,), priority=75))
     '{"workers":[{"gpus":2}],"priority":75}'
     """
-    request = replace(
-        workload,
-        workers=tuple(_without_state(worker, n) for n, worker in enumerate(workload.workers)),
-        user="",
-        submitted=0,
-        pauses=(),
-        below_min_since=None,
-        # Only whether: the time depends on where it runs.
-        checkpointed=None if workload.checkpointed is None else 0,
-        throughput={},
-    )
+    request = replace(workload, user="", submitted=0)
     (fields,) = snapshot_to_json(Snapshot(workloads=(request,)))["workloads"]
     for name in ("name", "project"):
         del fields[name]
@@ -53,22 +40,6 @@ def request_of(workload: Workload) -> str:
         )
     ]
     return json.dumps(fields, separators=(",", ":"))
-
-
-def _without_state(worker: Worker, index: int) -> Worker:
-    """Return the request of a worker: no devices, no state, its index as its name."""
-    nodes = worker.nodes
-    return Worker(
-        name=str(index),
-        gpus=worker.gpus,
-        gpu_memory_mib=worker.gpu_memory_mib,
-        devices_wanted=worker.devices_wanted,
-        cpu_milli=worker.cpu_milli,
-        memory_mib=worker.memory_mib,
-        node_selector=worker.node_selector,
-        gpu_types=worker.gpu_types,
-        nodes=None if nodes is None or len(nodes) > MAX_NODES else nodes,
-    )
 
 
 def workload_of(name: str, project: str, request: Mapping[str, Any]) -> Workload:

@@ -71,9 +71,7 @@ async def compose(
         **platform_fields,
     )
     platform.checks = {"scheduler": controller.unhealthy_reason}
-    recorder = HistoryRecorder(
-        cluster, ledger, controller.changes, last_snapshot=lambda: controller.last.snapshot
-    )
+    recorder = HistoryRecorder(cluster, ledger, controller.changes)
     work: list[Work] = [
         cluster.run(),
         controller.run(),

@@ -162,12 +162,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                     tasks.create_task(cluster.run()),
                     tasks.create_task(platform.controller.run()),
                     tasks.create_task(
-                        HistoryRecorder(
-                            cluster,
-                            ledger,
-                            platform.controller.changes,
-                            last_snapshot=lambda: platform.controller.last.snapshot,
-                        ).run()
+                        HistoryRecorder(cluster, ledger, platform.controller.changes).run()
                     ),
                     tasks.create_task(ledger.run()),
                 ]

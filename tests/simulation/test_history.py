@@ -72,11 +72,7 @@ def play_and_record(
         platform = VirtualPlatform(submissions, NODES, PROJECTS, policy, EVERY_S)
         ledger = Ledger(folder / "ledger.sqlite", clock=lambda: float(platform.now))
         platform.on_change = HistoryRecorder(
-            platform.cluster,
-            ledger,
-            platform.controller.changes,
-            lambda: float(platform.now),
-            last_snapshot=lambda: platform.controller.last.snapshot,
+            platform.cluster, ledger, platform.controller.changes, lambda: float(platform.now)
         ).record_changes
         log = await platform.log()
         platform.now += 60

@@ -51,11 +51,7 @@ class SimulatedService:
         self.ledger = RecordingLedger(folder / "ledger.sqlite", self.clock)
         self.controller = Controller(self.cluster, inline_scheduler())
         self.recorder = HistoryRecorder(
-            self.cluster,
-            self.ledger,
-            self.controller.changes,
-            self.clock,
-            last_snapshot=lambda: self.controller.last.snapshot,
+            self.cluster, self.ledger, self.controller.changes, self.clock
         )
 
     def clock(self) -> float:
@@ -90,6 +86,17 @@ async def test_history_recorder_stores_a_workloads_request_once_at_its_start(ser
     assert [entry for cycle in requests_by_cycle for entry in cycle] == [
         ("vision/exp", REQUEST_JSON % DEFAULT_PRIORITY, 1)
     ]
+
+
+async def test_request_of_a_job_that_started_and_ended_between_two_records_is_stored(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    await service.cycle()
+    spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
+    await service.cluster.submit([spec])
+    await service.controller.cycle()
+    service.cluster.complete("vision/short")
+
+    assert await service.cycle() == [("vision/short", REQUEST_JSON % DEFAULT_PRIORITY, 1)]
 
 
 async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
