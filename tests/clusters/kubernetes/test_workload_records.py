@@ -16,6 +16,7 @@ from clusters.kubernetes.parsed_objects import a_job, a_pod
 from runai.hub_service.clusters.kubernetes.objects.container_starts import obstacle
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import read_demands
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import AllocationBuilder
@@ -206,3 +207,12 @@ def test_record_of_a_bound_pod_that_does_not_run_names_the_obstacle(waiting, rea
     assert [(r.state, r.reason and (r.reason.code, r.reason.text)) for r in records] == [
         ("starting", ("not_running", text))
     ] * 2
+
+
+def test_record_of_an_adopted_pod_has_the_node_type_and_gpu_type_that_its_selector_names():
+    selector = {"runai/node-type": "dgx", "nvidia.com/gpu.product": "NVIDIA-A100"}
+    pod = a_pod("a", demands=read_demands({"nodeSelector": selector}))
+
+    (record,) = RecordBuilder().records(ClusterState([pod], {}, {}, "default")).values()
+
+    assert (record.spec.node_type, record.spec.gpu_types) == ("dgx", ("NVIDIA-A100",))

@@ -10,8 +10,13 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import rejection_of
-from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    GPU_TYPE_LABEL,
+    SCHEDULER,
+    Pod,
+)
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.node_eligibility import accepted_values
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
@@ -28,6 +33,7 @@ from runai.hub_service.model.records import (
 from runai.hub_service.model.time_limits import end_text
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Move, Reason, Resize, Stop, Wait
+from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL
 from runai.hub_service.wire.amounts import MOST_WORKERS
 
 T = TypeVar("T")
@@ -404,6 +410,7 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
     """Return a WorkloadSpec for a Job or pod that was not submitted through us."""
     workers = 1 if job is None else min(max(1, job.parallelism), MOST_WORKERS)
     request = pod.device_request
+    node_types = accepted_values(pod.demands, NODE_TYPE_LABEL)
     return WorkloadSpec(
         project=project,
         name=name,
@@ -423,6 +430,8 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         preemptible=pod.kind == "train",
         priority=pod.priority,
         server=pod.server,
+        node_type=node_types[0] if len(node_types) == 1 else "",
+        gpu_types=accepted_values(pod.demands, GPU_TYPE_LABEL),
     )
 
 
