@@ -449,6 +449,10 @@ def _unused_port() -> int:
         return port
 
 
+PARTS = ("idle", "change", "explains", "what_if", "opens", "pages", "flood", "loops")
+PARTS += ("commands", "kills")
+
+
 async def measure(python: str, options: argparse.Namespace) -> Measured:
     """Start and fill a service with this interpreter, and run all parts."""
     with tempfile.TemporaryDirectory(prefix="runai-load-") as folder:
@@ -474,7 +478,7 @@ async def measure(python: str, options: argparse.Namespace) -> Measured:
                     "commands": lambda: commands(python, url),
                     "kills": lambda: kills(client, process, options.kills),
                 }
-                for name in options.only or parts:
+                for name in options.only or PARTS:
                     found[name] = await used(process, parts[name])
                     print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
                 found["statuses"] = dict(client.statuses)
@@ -489,7 +493,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
     parser.add_argument("--kills", type=int, default=100, help="of the decision worker")
     parser.add_argument("--baseline", metavar="PYTHON", help="whose service is played first")
-    parser.add_argument("--only", action="append", metavar="PART", help="play only this part")
+    parser.add_argument("--only", action="append", choices=PARTS, help="play only this part")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
     result = measured()

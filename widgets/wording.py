@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MIB_PER_GIB = 1024
+
 
 def gpus(amount: float | None) -> str:
     """Format an amount of GPUs with at most three decimals; None is unlimited.
@@ -35,10 +37,13 @@ def beside_gpus(cpu: float, memory_mib: int) -> str:
     """Format the CPU and memory that a workload requests, "" if it requests none.
 
     >>> beside_gpus(1, 512), beside_gpus(2.5, 0), beside_gpus(0, 2048), beside_gpus(0, 0)
-    ('1 CPU and 0.5 GiB of memory', '2.5 CPUs', '2 GiB of memory', '')
+    ('1 CPU and 512 MiB of memory', '2.5 CPUs', '2 GiB of memory', '')
     """
     parts = [f"{gpus(cpu)} CPU{'' if cpu == 1 else 's'}"] if cpu else []
-    parts += [f"{memory_mib / 1024:.3g} GiB of memory"] if memory_mib else []
+    if memory_mib:
+        is_small = memory_mib < MIB_PER_GIB
+        amount = f"{memory_mib} MiB" if is_small else f"{memory_mib / MIB_PER_GIB:.3g} GiB"
+        parts.append(f"{amount} of memory")
     return " and ".join(parts)
 
 

@@ -86,9 +86,9 @@ COMPUTE_IS_SHARED = (
 
 
 def gib(mib: int) -> str:
-    """Format MiB as GiB.
+    """Format MiB as GiB, less than one as they are.
 
-    >>> gib(71885)
-    '70.2 GiB'
+    >>> gib(71885), gib(64)
+    ('70.2 GiB', '64 MiB')
     """
-    return f"{mib / 1024:.1f} GiB"
+    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"

@@ -23,6 +23,7 @@ def request_of(workload: Workload) -> str:
     """Serialize the request of a workload that has not started.
 
     >>> from runai.hub_service.scheduler.model.quantity import MilliGpu
+    >>> from runai.hub_service.scheduler.model.snapshot import Worker
     >>> worker = Worker(name="w-0", gpus=MilliGpu(2000))
     >>> request_of(Workload(name="vision/a", project="vision", workers=(worker,), priority=75))
     '{"workers":[{"gpus":2}],"priority":75}'
