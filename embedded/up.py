@@ -227,11 +227,11 @@ def _start(settings: Settings, *, new_queue: bool) -> None:
     for path in directory.restrict_permissions():
         print(f"{path} could be written by others; it is closed to them now.")
     _check_files(settings, directory)
+    check_is_whole(directory.root)  # before creating files in it
     if not new_queue:
-        check_version(directory.root)  # before any file is made
+        check_version(directory.root)
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
-    check_is_whole(directory.root)  # before creating files in it
     for path, aside in set_queue_aside(directory.root).items() if new_queue else ():
         print(f"{path} is {aside} now.")
     check_place(directory.root)  # before a hub that would end the original's sessions

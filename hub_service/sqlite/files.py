@@ -83,23 +83,21 @@ def newer(path: Path | str, revision: str) -> Unavailable:
 
 
 def set_aside_paths(root: Path) -> dict[Path, Path]:
-    """Return the new path of a data directory's folder of jobs and of its queue, in this order.
-
-    Neither exists.
-    """
-    names = ("jobs", CLUSTER)
+    """Return new paths of a data directory's folder of jobs, if there is one, and of its queue."""
+    names = [name for name in ("jobs", CLUSTER) if os.path.lexists(root / name)]
     suffixes = (f"earlier{f'-{number}' if number > 1 else ''}" for number in count(1))
-    free = next(s for s in suffixes if not any((root / f"{n}.{s}").exists() for n in names))
+    free = next(s for s in suffixes if not any(os.path.lexists(root / f"{n}.{s}") for n in names))
     return {root / name: root / f"{name}.{free}" for name in names}
 
 
 def new_queue_hint(root: Path) -> str:
     """Return which command sets an earlier version's queue aside, and what stays."""
-    jobs, queue = set_aside_paths(root).values()
+    queue = set_aside_paths(root).get(root / CLUSTER, root / CLUSTER).name
     return (
-        f"`runai up --new-queue` renames the queue to {queue.name} and the folder of its jobs to"
-        f" {jobs.name}, where checkpoints lie then (PROJECT/NAME/checkpoints); accounts, homes and"
-        " usage stay, and nothing is deleted."
+        f"`runai up` with the same options and --new-queue renames the queue to {queue} and the"
+        f" folder of its jobs to jobs{queue.removeprefix(CLUSTER)}, where checkpoints lie then"
+        " (PROJECT/NAME/checkpoints; with --system-users they stay in the homes); accounts, homes"
+        " and usage stay, and nothing is deleted."
     )
 
 

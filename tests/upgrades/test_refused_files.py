@@ -29,7 +29,7 @@ EARLIER = "was written before the first release"
         pytest.param("cluster.sqlite", *NEWER, id="newer queue"),
         pytest.param("ledger.sqlite", *NEWER, id="newer ledger"),
         pytest.param(
-            "cluster.sqlite", "0101", EARLIER, "`runai up --new-queue`", id="earlier queue"
+            "cluster.sqlite", "0101", EARLIER, "--new-queue renames the queue", id="earlier queue"
         ),
         pytest.param(
             "ledger.sqlite",

@@ -38,6 +38,8 @@ from runai.hub_service.wire.errors import Conflict, Unavailable
 LOG = logging.getLogger("runai.service")
 
 JOBS = "jobs"
+LOCKS = "*/*/attempt-*/worker-*/lock"
+"""Locks of supervisors below the folder of jobs."""
 MAX_NAMES = 3
 """Running workloads that an error names."""
 
@@ -70,6 +72,18 @@ def adapt_to_node(row: WorkloadRecord, node: str, devices: int) -> WorkloadRecor
 
 
 def check_place(root: Path) -> None:
+    """Check that a data directory can be used in its place, by this version.
+
+    Raises:
+        Conflict: as `check_original`.
+        Unavailable: the database has no tables, or an earlier version wrote it.
+    """
+    check_tables(root)
+    check_version(root)
+    check_original(root)
+
+
+def check_original(root: Path) -> None:
     """Check that no process of another place of this data directory runs.
 
     A copy would take the original's workers for its own, find none of their locks, and kill them. A
@@ -77,10 +91,7 @@ def check_place(root: Path) -> None:
 
     Raises:
         Conflict: the original's platform, or a workload that began in the old place, runs.
-        Unavailable: the database has no tables, or an earlier version wrote it.
     """
-    check_tables(root)
-    check_version(root)
     rows = list(_rows_elsewhere(root))
     places, last = {place for place, _ in rows}, last_holder(root / LOCK)
     if last.place:
@@ -95,9 +106,9 @@ def check_place(root: Path) -> None:
                 code="copy_of_running",
             )
         running = {
-            *(dict(running_jobs(old_place / JOBS)) if is_original else ()),
-            *dict(running_jobs(root / JOBS)),
-            *(str(row["id"]) for place, row in rows if place == old_place and _has_process(row)),
+            *(_running_jobs(old_place / JOBS) if is_original else ()),
+            *_running_jobs(root / JOBS),
+            *(str(row["id"]) for place, row in rows if place == old_place and _processes(row)),
         }
         if running:
             names = ", ".join(sorted(running)[:MAX_NAMES]) + (
@@ -117,7 +128,7 @@ def check_version(root: Path) -> None:
     """Check that this version reads the queue of a data directory.
 
     Raises:
-        Unavailable: an earlier version wrote it; its jobs that still run are named.
+        Unavailable: an earlier version wrote it; workloads that still run are named.
     """
     database = root / "cluster.sqlite"
     # The store reports a database that is broken or of a newer version.
@@ -125,13 +136,39 @@ def check_version(root: Path) -> None:
         error = newer(database, unknown_revision(database, MIGRATIONS / "versions"))
         if error.code != "database_older":
             return
-        stop = "".join(f" {job}: kill -TERM {pid}." for job, pid in running_jobs(root / JOBS))
+        by, running = _lock_holder_text(root), list[tuple[str, int]]()
+        with suppress(OSError):
+            running = running_workers(root)
+        first = f"First stop the platform that has it open: {by}. " if by else ""
+        if running:
+            stops = (f"{workload}: kill -TERM {pid}." for workload, pid in running)
+            first += f"Workloads of it still run. {' '.join(stops)} "
         raise Unavailable(
             f"{database} is the queue of an earlier version, which this one does not read;"
-            " nothing was started or changed.",
-            hint=f"{f'Jobs of it still run.{stop} Then: ' if stop else ''}{new_queue_hint(root)}",
+            " nothing was started.",
+            hint=first + new_queue_hint(root),
             code=error.code,
         )
+
+
+def running_workers(root: Path) -> list[tuple[str, int]]:
+    """Return each worker that runs: its workload, and the PID to stop it by.
+
+    It is a job's supervisor, or the process of a session, which has none.
+
+    Raises:
+        OSError: a lock cannot be read.
+    """
+    found = [
+        ("/".join(lock.relative_to(root / JOBS).parts[:2]), pid)
+        for lock in sorted((root / JOBS).glob(LOCKS))
+        if (pid := Attempt(lock.parent).holder()) is not None
+    ]
+    jobs = {workload for workload, _ in found}
+    for row in _rows(root, "1"):
+        if row["id"] not in jobs:
+            found += [(row["id"], process.pid) for process in _processes(row)]
+    return found
 
 
 def check_tables(root: Path) -> None:
@@ -176,17 +213,23 @@ def moved_rows(rows: Iterable[WorkloadRecord], root: Path) -> list[WorkloadRecor
 
 def _rows_elsewhere(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the stored workloads with directories in another place, and that place."""
-    database = root / "cluster.sqlite"
     here = json.dumps(f"{root}/{JOBS}/", ensure_ascii=False)[1:-1]
+    for row in _rows(root, "instr(row, ?) = 0", f'"log_dir":"{here}'):
+        if (old_place := _data_dir_of(row["log_dir"], row["id"])) is not None:
+            yield old_place, row
+
+
+def _rows(root: Path, condition: str, *values: str) -> Iterator[dict[str, Any]]:
+    """Yield the stored workloads, also of an earlier version, with their ids."""
     # The store reports a database that is broken or of another version.
-    with suppress(sqlite3.Error, FileNotFoundError), closing(opened_to_read(database)) as opened:
-        found = opened.execute(
-            "SELECT id, row FROM workloads WHERE instr(row, ?) = 0", (f'"log_dir":"{here}',)
-        )
-        for name, text in found:
+    with (
+        suppress(sqlite3.Error, FileNotFoundError),
+        closing(opened_to_read(root / "cluster.sqlite")) as opened,
+    ):
+        query = f"SELECT id, row FROM workloads WHERE {condition}"  # noqa: S608  our own conditions
+        for name, text in opened.execute(query, values):
             row = json.loads(text)
-            if (old_place := _data_dir_of(row["log_dir"], name)) is not None:
-                yield old_place, {"id": name, **row}
+            yield {"id": name, **row.get("record", row)}  # earlier ones had a part so called
 
 
 def _data_dir_of(log_dir: str, workload: str) -> Path | None:
@@ -239,21 +282,19 @@ def _lock_holder_text(place: Path) -> str:
     return ""
 
 
-def running_jobs(jobs: Path) -> Iterator[tuple[str, int]]:
-    """Yield each worker that runs below a folder: its job, and the PID of its supervisor."""
+def _running_jobs(jobs: Path) -> Iterator[str]:
+    """Yield the jobs with a supervisor that holds a lock below a folder."""
     with suppress(OSError):
-        for lock in sorted(jobs.glob("*/*/attempt-*/worker-*/lock")):
-            if (pid := Attempt(lock.parent).holder()) is not None:
-                yield "/".join(lock.relative_to(jobs).parts[:2]), pid
+        for lock in jobs.glob(LOCKS):
+            if Attempt(lock.parent).holder() is not None:
+                yield "/".join(lock.relative_to(jobs).parts[:2])
 
 
-def _has_process(row: dict[str, Any]) -> bool:
-    """Return True if the process of a stored worker runs: a session has no supervisor."""
-    return any(
-        is_running(Process(**worker["process"]))
-        for worker in row["workers"]
-        if worker["state"] in ACTIVE and worker.get("process")
-    )
+def _processes(row: dict[str, Any]) -> list[Process]:
+    """Return the running processes of stored workers: a session has no supervisor."""
+    active = (worker for worker in row["workers"] if worker["state"] in ACTIVE)
+    known = (Process(**worker["process"]) for worker in active if worker.get("process"))
+    return [process for process in known if is_running(process)]
 
 
 def _moved(row: WorkloadRecord, old_place: Path, root: Path) -> WorkloadRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 
 from labs import Clock, local_lab
 from runai.embedded.backup.earlier_queue import set_queue_aside
-from runai.hub_service.clusters.local.data_dir_checks import check_version, running_jobs
-from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.clusters.local.data_dir_checks import check_version, running_workers
+from runai.hub_service.wire.errors import Conflict, Unavailable
 
 EARLIER = "0101"
 
@@ -55,7 +56,7 @@ async def test_earlier_queue_is_refused_and_named_with_its_running_jobs(tmp_path
         spec = lab.job(on_term=0)
         await lab.started(spec)
     make_earlier(root)
-    [(job, pid)] = running_jobs(root / "jobs")
+    [(job, pid)] = running_workers(root)
     assert job == spec.id
 
     with pytest.raises(Unavailable, match="queue of an earlier version") as refused:
@@ -106,5 +107,63 @@ def test_up_on_an_earlier_queue_says_the_way_out_and_changes_no_file(tmp_path):
     ended = up(root)
 
     assert ended.returncode == 1
-    assert "`runai up --new-queue`" in ended.stderr
+    assert "--new-queue renames the queue to cluster.sqlite.earlier" in ended.stderr
     assert files(root) == before
+
+
+async def test_new_queue_is_refused_while_a_session_of_the_earlier_queue_runs(tmp_path):
+    root = tmp_path / "data"
+    async with local_lab(tmp_path, Clock(), forget=False) as lab:
+        spec = lab.session()
+        await lab.started(spec)
+        process = await lab.session_process()
+        await lab.cluster.attach(spec.id, process)
+    make_earlier(root)
+    try:
+        with pytest.raises(Conflict, match=r"still run: vision/lab-ana") as refused:
+            set_queue_aside(root)
+    finally:
+        lab.close()
+
+    assert refused.value.hint.endswith(f"kill -TERM {process.pid}")
+
+
+async def test_new_queue_is_refused_in_a_copy_of_a_running_platforms_directory(tmp_path):
+    copied = tmp_path / "copied"
+    async with local_lab(tmp_path, Clock()) as lab:
+        await lab.cluster.submit([lab.job()])
+        shutil.copytree(tmp_path / "data", copied)
+        make_earlier(copied)
+
+        with pytest.raises(Conflict, match=r"is a copy of .*, where a platform runs"):
+            set_queue_aside(copied)
+
+
+async def earlier_queue_of_one_job(root: Path) -> None:
+    async with local_lab(root.parent, Clock(), forget=False) as lab:
+        await lab.cluster.submit([lab.job()])
+    make_earlier(root)
+
+
+async def test_new_queue_after_a_crash_between_the_renames_completes_the_pair(tmp_path):
+    root = tmp_path / "data"
+    await earlier_queue_of_one_job(root)
+    (root / "jobs").rename(root / "jobs.earlier")  # and then a crash
+
+    paths = set_queue_aside(root)
+
+    assert paths == {root / "cluster.sqlite": root / "cluster.sqlite.earlier"}
+    assert (root / "cluster.sqlite.earlier").exists()
+
+
+async def test_new_queue_is_refused_while_the_disk_of_the_jobs_is_not_mounted(tmp_path):
+    root, disk = tmp_path / "data", tmp_path / "disk"
+    await earlier_queue_of_one_job(root)
+    (root / "jobs").rename(disk)
+    (root / "jobs").symlink_to(tmp_path / "unmounted")
+
+    with pytest.raises(Unavailable, match=r"could not be renamed: .*jobs"):
+        set_queue_aside(root)
+
+    assert (root / "cluster.sqlite").exists()
+    assert not list(root.glob("*.earlier"))
