@@ -15,7 +15,7 @@ from runai.hub_service.ledger import DeviceAllocation, Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
-from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.model.request_codec import request_of
 
 RECORDS_AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
@@ -84,8 +84,10 @@ class HistoryRecorder:
         ledger: Ledger,
         changes: Broadcast,
         clock: Callable[[], float] = time.time,
+        *,
+        elastic: ElasticRules | None = None,
     ) -> None:
-        """Follow `cluster`."""
+        """Follow `cluster`; `elastic` are its rules for elastic jobs."""
         self._cluster = cluster
         self._ledger = ledger
         self._changes = changes
@@ -93,8 +95,9 @@ class HistoryRecorder:
         self._records: Sequence[WorkloadRecord] | None = None
         """Records of the last run; None before the first run."""
         self._states: dict[WorkloadId, WorkloadState] = {}
-        self._starts: dict[WorkloadId, int] = {}
-        """Number of starts as last written, with the request."""
+        self._elastic = elastic
+        self._written: dict[WorkloadId, tuple[object, ...]] = {}
+        """What each request depends on, as last written."""
 
     async def run(self) -> NoReturn:
         """Write every change, forever; combine several changes if a run takes long."""
@@ -126,7 +129,7 @@ class HistoryRecorder:
         removed_ids = [before[place].id for place in differences.removed]
         states = {name: self._states.pop(name) for name in removed_ids if name in self._states}
         for name in removed_ids:
-            self._starts.pop(name, None)
+            self._written.pop(name, None)
         changed_records = differences.changed_or_added(records)
         for place, record in enumerate(changed_records):
             if place % RECORDS_AT_A_TIME == 0:
@@ -147,25 +150,32 @@ class HistoryRecorder:
             self._ledger.forget(removed)
         self._records = records
         # Of those that had finished before this service, the requests are written.
-        await self._record_starts(r for r in changed_records if not (is_first and r.state.finished))
+        await self._record_requests(
+            r for r in changed_records if not (is_first and r.state.finished)
+        )
         return clock() - began
 
-    async def _record_starts(self, changed: Iterable[WorkloadRecord]) -> None:
-        """Write what the started workloads asked for: others have no past to replay."""
-        starts = (record for record in changed if record.attempts != self._starts.get(record.id, 0))
-        for place, record in enumerate(starts):
+    async def _record_requests(self, changed: Iterable[WorkloadRecord]) -> None:
+        """Write what the workloads with GPUs asked for: others have no past to replay."""
+        for place, record in enumerate(changed):
             if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            self._starts[record.id] = record.attempts
-            if (request := _past_request(record)) is not None:
+            if not (record.attempts or record.has_devices):
+                continue
+            spec = record.spec
+            parts = record.attempts, record.saves, spec.workers, spec.min_workers
+            if parts == self._written.get(record.id):
+                continue
+            self._written[record.id] = parts
+            if (request := _past_request(record, self._elastic)) is not None:
                 self._ledger.record_request(record.id, request)
 
 
-def _past_request(record: WorkloadRecord) -> PastRequest | None:
+def _past_request(record: WorkloadRecord, elastic: ElasticRules | None) -> PastRequest | None:
     """Return a workload's request, as it was before its first start; None: a whole array's."""
     new = submitted(record.spec, now=record.submitted, checkpoint_dir="", log_dir="").row
     assert new is not None
-    if (workload := workload_for_core(new)) is None:
+    if (workload := workload_for_core(new, rules=elastic)) is None:
         return None
     # An elastic job is known to save its work once its workers report.
     text = request_of(replace(workload, saves=record.saves))

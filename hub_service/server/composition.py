@@ -71,7 +71,7 @@ async def compose(
         **platform_fields,
     )
     platform.checks = {"scheduler": controller.unhealthy_reason}
-    recorder = HistoryRecorder(cluster, ledger, controller.changes)
+    recorder = HistoryRecorder(cluster, ledger, controller.changes, elastic=config.elastic)
     work: list[Work] = [
         cluster.run(),
         controller.run(),

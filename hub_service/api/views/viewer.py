@@ -417,7 +417,11 @@ def _time_rules(rules: TimeRules) -> TimePut:
 
 def _options(spec: WorkloadSpec) -> dict[str, bool | int | str]:
     """Return the values of a request's fields for which the view has no field, if they are set."""
-    return {name: value for name in _OPTION_NAMES if (value := getattr(spec, name, None))}
+    return {
+        name: value
+        for name in _OPTION_NAMES
+        if (value := getattr(spec, name, None)) not in (None, "")
+    }
 
 
 _OPTION_NAMES = [

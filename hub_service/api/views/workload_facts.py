@@ -103,9 +103,9 @@ def _course(view: WorkloadView, now: datetime) -> Iterator[Fact]:
 
 def _program(view: WorkloadDetail) -> Iterator[Fact]:
     for field in request_fields():
-        if value := view.options.get(field.name):
-            is_duration = field.kind in {DURATION, GRACE}
-            text = duration_text(int(value)) if is_duration else str(value)
+        value, is_duration = view.options.get(field.name, ""), field.kind in {DURATION, GRACE}
+        if value or (is_duration and value != ""):
+            text = clock_text(int(value)) if is_duration else str(value)
             yield Fact(label=field.label, text="yes" if value is True else text)
     yield Fact(label="Command", text=shlex.join(view.command) if view.command else "")
     yield Fact(label="Variables", text=", ".join(view.env_names))

@@ -154,6 +154,10 @@ def test_workload_history_is_deleted_with_its_workload(path):
     store.close()
 
 
+def files_with(text: str, folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if text.encode() in file.read_bytes()]
+
+
 @pytest.mark.parametrize("is_read", [False, True], ids=["alone", "beside a reader"])
 def test_values_of_a_deleted_workload_are_in_no_file_of_the_store(path, is_read):
     store, planted = SqliteStore(path), "planted-7d1f"
@@ -171,8 +175,23 @@ def test_values_of_a_deleted_workload_are_in_no_file_of_the_store(path, is_read)
     reader.close()
     if is_read:
         store.save([_row("later")])
-    files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    assert [name for name, content in files.items() if planted.encode() in content] == []
+    assert files_with(planted, path.parent) == []
+    store.close()
+
+
+def test_first_write_after_a_crash_erases_what_was_deleted_before_it(path, monkeypatch):
+    store, planted = SqliteStore(path), "planted-7d1f"
+    row = _row(source=planted)
+    store.save([row])
+    monkeypatch.setattr(store, "_cut_log", lambda: None)  # the crash comes first
+    store.save(deleted=[row.id])
+    assert files_with(planted, path.parent)
+
+    later = SqliteStore(path)
+    later.save([_row("later")])
+
+    assert files_with(planted, path.parent) == []
+    later.close()
     store.close()
 
 

@@ -83,8 +83,8 @@ def test_workload_facts_leave_out_fields_without_a_value():
     ("fields", "expected"),
     [
         pytest.param(
-            {"options": {"backoff_limit": 3, "grace_seconds": 120, "image": "example/a:1"}},
-            {"Retries": "3", "Grace period": "2 minutes", "Image": "example/a:1"},
+            {"options": {"backoff_limit": 3, "grace_seconds": 130, "image": "example/a:1"}},
+            {"Retries": "3", "Grace period": "130s", "Image": "example/a:1"},
             id="further options",
         ),
         pytest.param(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,9 @@ from runai.hub_service.controller.history_recorder import (
 from runai.hub_service.ledger import Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.device import Device
-from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.model.records import ElasticState, ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 START = 1_700_000_000.0
@@ -97,6 +98,23 @@ async def test_request_of_a_job_that_started_and_ended_between_two_records_is_st
     service.cluster.complete("vision/short")
 
     assert await service.cycle() == [("vision/short", REQUEST_JSON % DEFAULT_PRIORITY, 1)]
+
+
+async def test_request_of_an_elastic_job_follows_its_workers_and_that_it_saves(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    spec = WorkloadSpec("vision", "grow", "ana", "job", ("train",), gpus=WHOLE_GPU, elastic=True)
+    await service.cluster.submit([replace(spec, workers=4)])
+    [(_, first, _)] = await service.cycle()
+
+    await service.cluster.scale("vision/grow", workers=3, min_workers=None, by="ana")
+    [(_, scaled, _)] = await service.cycle()
+    row = service.cluster._index["vision/grow"]
+    service.cluster._index["vision/grow"] = replace(row, elastic=ElasticState(saves=True))
+    [(_, reported, _)] = await service.cycle()
+
+    requests = [json.loads(text) for text in (first, scaled, reported)]
+    assert [request["workers"][0]["count"] for request in requests] == [4, 3, 3]
+    assert [request.get("saves", False) for request in requests] == [False, False, True]
 
 
 async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):

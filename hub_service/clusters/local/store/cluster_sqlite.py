@@ -5,6 +5,7 @@ synchronous=FULL), except with `soon`, for data that is set again if lost. Alemb
 migrations when there are any.
 """
 
+import logging
 import os
 import shutil
 import time
@@ -28,7 +29,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model.records import (
@@ -42,6 +43,8 @@ from runai.hub_service.model.records import (
 from runai.hub_service.sqlite.files import check, newer
 from runai.hub_service.sqlite.upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.wire.errors import Unavailable
+
+LOG = logging.getLogger("runai.service")
 
 LATEST = "0200"
 """Newest revision in `MIGRATIONS`."""
@@ -117,8 +120,8 @@ class SqliteStore:
         self._has_ballast = False
         self._make_ballast()
         self._file_identity = _identity_of(path)
-        self._has_deleted = False
-        """True if the log may still have deleted rows."""
+        self._has_deleted = True
+        """True if the log may still have deleted rows, as after a crash."""
         self._failure = ""
         self._retried_at = 0.0
         self._is_synchronous = True
@@ -251,18 +254,20 @@ class SqliteStore:
     def _cut_log(self) -> None:
         """Empty the write-ahead log after a deletion: variables of a deleted job may be secret.
 
-        While somebody reads the file, as for a backup, the next write tries it again.
+        While somebody reads the file, as for a backup, or the disk is nearly full, a later write or
+        look at the store's health tries it again.
         """
-        if self._has_deleted:
-            try:
-                self._connection.exec_driver_sql("PRAGMA busy_timeout=0")
-                cut = self._connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
-                self._has_deleted = bool(cut[0])
-                self._connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-            except OperationalError:
-                pass  # a full disk: what was deleted is stored, and the next write tries again
-            finally:
-                self._connection.rollback()
+        if not self._has_deleted or self._free_bytes() < MIN_FREE_BYTES:
+            return
+        try:
+            self._connection.exec_driver_sql("PRAGMA busy_timeout=0")
+            cut = self._connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+            self._has_deleted = bool(cut[0])
+        except DatabaseError as failed:  # the deletion is stored all the same
+            LOG.warning("the log of %s is not cut yet: %s", self._path.name, failed.orig)
+        finally:
+            self._connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            self._connection.rollback()
 
     def replace(self, rows: Sequence[WorkloadRecord]) -> None:
         """Write rows with their specifications, which no other write changes.
@@ -344,6 +349,8 @@ class SqliteStore:
                 self._clear_failure()
             except OperationalError as failed:
                 self._failure = str(failed.orig)
+        if not self._failure:
+            self._cut_log()
         return self._failure
 
     def _rows_version(self) -> int:
