@@ -97,7 +97,8 @@ def new_queue_hint(root: Path) -> str:
         f"`runai up` with the same options and --new-queue renames the queue to {queue} and the"
         f" folder of its jobs to jobs{queue.removeprefix(CLUSTER)}, where checkpoints lie then"
         " (PROJECT/NAME/checkpoints; with --system-users they stay in the homes); accounts, homes"
-        " and usage stay, and nothing is deleted."
+        " and usage stay, projects that are in no projects.yaml are made again, and nothing is"
+        " deleted."
     )
 
 
