@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from runai.hub_service.clusters.local.data_dir_checks import LOCKS
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.processes.process_watch import is_same
 from runai.hub_service.model.records import WorkloadRecord
@@ -23,7 +24,7 @@ def running_unknown(
     jobs: Path, rows: Mapping[str, WorkloadRecord]
 ) -> Iterator[tuple[str, Attempt]]:
     """Yield the running workers of attempts that are not active in the database."""
-    for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
+    for lock in jobs.glob(LOCKS):
         attempt = Attempt(lock.parent)
         project, name, started, worker = lock.parent.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")

@@ -97,7 +97,7 @@ class HistoryRecorder:
         self._states: dict[WorkloadId, WorkloadState] = {}
         self._elastic = elastic
         self._written: dict[WorkloadId, tuple[object, ...]] = {}
-        """What each request depends on, as last written."""
+        """Inputs of each request, as last written."""
 
     async def run(self) -> NoReturn:
         """Write every change, forever; combine several changes if a run takes long."""
@@ -156,7 +156,7 @@ class HistoryRecorder:
         return clock() - began
 
     async def _record_requests(self, changed: Iterable[WorkloadRecord]) -> None:
-        """Write what the workloads with GPUs asked for: others have no past to replay."""
+        """Write the requests of workloads with GPUs: others have no past to replay."""
         for place, record in enumerate(changed):
             if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)

@@ -159,11 +159,7 @@ def running_workers(root: Path) -> list[tuple[str, int]]:
     Raises:
         OSError: a lock cannot be read.
     """
-    found = [
-        ("/".join(lock.relative_to(root / JOBS).parts[:2]), pid)
-        for lock in sorted((root / JOBS).glob(LOCKS))
-        if (pid := Attempt(lock.parent).holder()) is not None
-    ]
+    found = list(_supervisors(root / JOBS))
     jobs = {workload for workload, _ in found}
     for row in _rows(root, "1"):
         if row["id"] not in jobs:
@@ -285,9 +281,15 @@ def _lock_holder_text(place: Path) -> str:
 def _running_jobs(jobs: Path) -> Iterator[str]:
     """Yield the jobs with a supervisor that holds a lock below a folder."""
     with suppress(OSError):
-        for lock in jobs.glob(LOCKS):
-            if Attempt(lock.parent).holder() is not None:
-                yield "/".join(lock.relative_to(jobs).parts[:2])
+        for job, _pid in _supervisors(jobs):
+            yield job
+
+
+def _supervisors(jobs: Path) -> Iterator[tuple[str, int]]:
+    """Yield the job and the PID of each supervisor that holds a lock below a folder."""
+    for lock in sorted(jobs.glob(LOCKS)):
+        if (pid := Attempt(lock.parent).holder()) is not None:
+            yield "/".join(lock.relative_to(jobs).parts[:2]), pid
 
 
 def _processes(row: dict[str, Any]) -> list[Process]:

@@ -94,7 +94,7 @@ def running(row: WorkloadRecord, index: int, process: Process, *, now: float) ->
     worker = replace(worker, process=process)
     if worker.state == "starting":
         worker = replace(worker, state="running")
-    row = _with_worker(row, worker)
+    row = with_worker(row, worker)
     return Transition(
         _with_state(row, now),
         (("running", f"{_worker_prefix(row, index)}runs as process {process.pid}"),),
@@ -161,7 +161,7 @@ def exited(row: WorkloadRecord, index: int, exit_status: ExitStatus, *, now: flo
         # Neither the whole workload stops nor is it done: the others go on without this worker.
         worker = replace(worker, state="pending")
     began = row.resumed or exit_status.began or before.workers[index].process is not None
-    row = replace(_with_worker(row, worker), resize=None, resumed=began)
+    row = replace(with_worker(row, worker), resize=None, resumed=began)
     if exit_status.killed:
         row = replace(row, killed=True)
     who = _worker_prefix(row, index).rstrip()
@@ -266,7 +266,8 @@ def _chain(transition: Transition, next_transition: Transition) -> Transition:
     return Transition(next_transition.row, (*transition.events, *next_transition.events))
 
 
-def _with_worker(row: WorkloadRecord, worker: WorkerRecord) -> WorkloadRecord:
+def with_worker(row: WorkloadRecord, worker: WorkerRecord) -> WorkloadRecord:
+    """Return a row with one worker replaced."""
     workers = tuple(worker if w.index == worker.index else w for w in row.workers)
     return replace(row, workers=workers)
 

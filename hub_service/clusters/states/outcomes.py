@@ -34,7 +34,7 @@ def settle(row: WorkloadRecord, *, now: float) -> Transition:
         return _finish(row, state, now=now)
     if deciding and all(w.exit_code == 0 for w in deciding):
         reason = StateReason("succeeded", f"finished with exit code 0{_stop_note(row)}")
-        return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
+        return _finish(replace(row, reason=reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
         transition = _after_failure(row, now=now)
     elif row.halt == "lost":
@@ -48,7 +48,7 @@ def settle(row: WorkloadRecord, *, now: float) -> Transition:
     if transition.row.state.finished or not is_over:
         return transition
     reason = StateReason("timed_out", time_limits.end_text(row))
-    return _finish(_with_reason(row, reason), WorkloadState.TIMED_OUT, now=now)
+    return _finish(replace(row, reason=reason), WorkloadState.TIMED_OUT, now=now)
 
 
 def _stop_note(row: WorkloadRecord) -> str:
@@ -184,7 +184,3 @@ def _reset_workers(row: WorkloadRecord, state: WorkloadState, text: str) -> Tran
         below_min_since=None,
     )
     return Transition(row, ((state.value, text),))
-
-
-def _with_reason(row: WorkloadRecord, reason: StateReason) -> WorkloadRecord:
-    return replace(row, reason=reason)

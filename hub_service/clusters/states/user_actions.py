@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.lifecycle import request_text, stopped
+from runai.hub_service.clusters.states.lifecycle import request_text, stopped, with_worker
 from runai.hub_service.clusters.states.outcomes import settle
 from runai.hub_service.clusters.states.resize import without_resize
 from runai.hub_service.clusters.states.transition import Transition
@@ -131,7 +131,7 @@ def released(row: WorkloadRecord, *, why: str, now: float) -> Transition:
         )
     if not worker.devices:
         return Transition(row)
-    row = _with_worker(row, replace(worker, devices=()))
+    row = with_worker(row, replace(worker, devices=()))
     record = replace(row, released=now, reason=StateReason("released", why))
     return Transition(record, (("released", why),))
 
@@ -155,7 +155,7 @@ def regained(row: WorkloadRecord, *, by: str) -> Transition:
             hint="Start a server anew.",
             code="not_released",
         )
-    row = _with_worker(row, replace(worker, state="pending", node=""))
+    row = with_worker(row, replace(worker, state="pending", node=""))
     record = replace(row, state=WorkloadState.QUEUED, released=None, reason=None)
     return Transition(record, (("queued", f"{by} asks for its GPUs again"),))
 
@@ -165,13 +165,13 @@ def reserved(
 ) -> Transition:
     """Reserve devices for a waiting worker (R7)."""
     worker = replace(row.workers[index], state="reserved", node=node, devices=devices)
-    return Transition(_with_worker(row, worker))
+    return Transition(with_worker(row, worker))
 
 
 def unreserved(row: WorkloadRecord, index: int) -> Transition:
     """Drop a worker's reservation."""
     worker = replace(row.workers[index], state="pending", node="", devices=())
-    return Transition(_with_worker(row, worker))
+    return Transition(with_worker(row, worker))
 
 
 def is_reported(record: WorkloadRecord, wait: Wait) -> bool:
@@ -197,11 +197,6 @@ def waiting(row: WorkloadRecord, wait: Wait) -> Transition:
     return Transition(
         row, (("waiting", reason.text),) if is_first else (), only_queue_status=not is_first
     )
-
-
-def _with_worker(row: WorkloadRecord, worker: WorkerRecord) -> WorkloadRecord:
-    workers = tuple(worker if w.index == worker.index else w for w in row.workers)
-    return replace(row, workers=workers)
 
 
 def without_reservations(row: WorkloadRecord) -> WorkloadRecord:
