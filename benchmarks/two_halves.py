@@ -48,7 +48,7 @@ def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, f
         assert view.started is not None
         assert view.finished is not None
         ran = (view.finished - view.started).total_seconds()
-        busy += (view.utilized_average or 0.0) * ran
+        busy += (view.measured.utilized_average or 0.0) * ran
     return seconds, busy / seconds
 
 

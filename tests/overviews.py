@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
-from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
+from runai.hub_service.wire.schemas import MeasuredView, Overview, ProjectView, WorkloadView
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 def workload(name: str, state: str = "running", **fields: Any) -> WorkloadView:
-    """Make a job of bob's in project vision that requests one GPU."""
+    """Make a job of bob's in project vision that requests one GPU; measurements stand flat."""
+    measured = {name: fields.pop(name) for name in MeasuredView.model_fields if name in fields}
     project = fields.pop("project", "vision")
     defaults = {
         "id": f"{project}/{name}",
@@ -27,6 +28,7 @@ def workload(name: str, state: str = "running", **fields: Any) -> WorkloadView:
         "submitted": NOON,
         "manageable": True,
         "version": "1",
+        "measured": measured,
     }
     return WorkloadView.model_validate({**defaults, **fields})
 

@@ -90,7 +90,7 @@ class CellMeter:
             self._error_text = str(error)
             return
         self._last_view = view
-        if view.utilized is not None:
-            self._utilizations.append(view.utilized)
-        if view.memory_used_mib is not None:
-            self._memory_mib.append(view.memory_used_mib)
+        if view.measured.utilized is not None:
+            self._utilizations.append(view.measured.utilized)
+        if view.measured.memory_used_mib is not None:
+            self._memory_mib.append(view.measured.memory_used_mib)

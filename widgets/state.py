@@ -216,11 +216,11 @@ def _status_line(view: WorkloadView, at: datetime) -> str:
     devices = sorted({share.device for worker in view.workers for share in worker.devices})
     parts = [f"GPU {', '.join(map(str, devices))}" if devices else "no GPU now"]
     parts += [f"{gpus(view.allocated)} allocated"] if devices else []
-    if view.utilized is not None:
-        parts.append(f"{percent(view.utilized, view.allocated)} utilized")
-    if view.memory_used_mib is not None:
+    if view.measured.utilized is not None:
+        parts.append(f"{percent(view.measured.utilized, view.allocated)} utilized")
+    if view.measured.memory_used_mib is not None:
         limit = f" of {view.limit.memory_mib / 1024:.1f}" if view.limit else ""
-        parts.append(f"{view.memory_used_mib / 1024:.1f}{limit} GiB")
+        parts.append(f"{view.measured.memory_used_mib / 1024:.1f}{limit} GiB")
     parts += [view.idle.text] if view.idle else []
     parts += [ending] if (ending := view.time_warning(at)) else []
     return " · ".join(parts) + (" (simulated)" if view.simulated else "")
@@ -242,7 +242,7 @@ def my_projects(overview: Overview, projects: Sequence[str]) -> list[ProjectView
 def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
     """Return the user's allocated and utilized GPUs; None: not measured."""
     with_gpus = [view for view in overview.workloads if view.user == user and view.allocated]
-    measured = [view.utilized for view in with_gpus if view.utilized is not None]
+    measured = [view.measured.utilized for view in with_gpus if view.measured.utilized is not None]
     allocated = sum(view.allocated for view in with_gpus)
     return allocated, sum(measured) if measured or not with_gpus else None
 
@@ -283,8 +283,8 @@ def _row(view: WorkloadView, at: datetime) -> Row:
         state=view.state,
         gpus=view.gpus,
         allocated=view.allocated,
-        utilized=view.utilized,
-        average=view.utilized_average,
+        utilized=view.measured.utilized,
+        average=view.measured.utilized_average,
         reason=counts_text(view.states) or why(view),
         pauses=view.pauses,
         exit_code=view.exit_code,

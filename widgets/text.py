@@ -64,7 +64,7 @@ def workload_table(views: Sequence[WorkloadView], now: datetime, total: int = 0)
             view.user,
             counts_text(view.states) or view.state.replace("_", " "),
             texts.holding(view),
-            texts.share(view.utilized, view.allocated, simulated=view.simulated),
+            texts.share(view.measured.utilized, view.allocated, simulated=view.simulated),
             texts.age(view.submitted, now),
             texts.cause(view, now),
         ]
@@ -84,15 +84,15 @@ def workload_line(view: WorkloadView) -> Text:
 
     >>> from datetime import datetime, UTC
     >>> workload_line(WorkloadView(id="a/x", project="a", name="x", user="u", kind="job",
-    ...     priority=50, state="running", preemptible=True, gpus=1, allocated=1, utilized=0.5,
-    ...     submitted=datetime.now(UTC)))
+    ...     priority=50, state="running", preemptible=True, gpus=1, allocated=1,
+    ...     measured={"utilized": 0.5}, submitted=datetime.now(UTC)))
     a/x: running · 1 GPU allocated · 50 % utilized
     """
     parts: list[str] = [counts_text(view.states) or view.state]
     if view.allocated:
         parts.append(f"{gpus(view.allocated)} GPU{'' if view.allocated == 1 else 's'} allocated")
-        if view.utilized is not None:
-            parts.append(f"{percent(view.utilized, view.allocated)} utilized")
+        if view.measured.utilized is not None:
+            parts.append(f"{percent(view.measured.utilized, view.allocated)} utilized")
     elif view.state in {"queued", "paused", "suspended", "retrying"}:
         whole = f"{gpus(view.gpus)} GPU{'' if view.gpus == 1 else 's'}" if view.gpus else ""
         requested = ", ".join(filter(None, [whole, beside_gpus(view.cpu, view.memory_mib)]))

@@ -79,7 +79,8 @@ def _line(array: str, views: Sequence[WorkloadView]) -> WorkloadView:
     states: dict[WorkloadStateName, int] = {}
     for view in views:
         states[view.state] = states.get(view.state, 0) + view.size
-    measured = [view.utilized for view in views if view.utilized is not None]
+    busy = [v.measured.utilized for v in views if v.measured.utilized is not None]
+    gpu_hours = sum(view.measured.gpu_hours for view in views)
     length = base.array or 1 + max(view.array_index or 0 for view in views)
     name = array.partition("/")[2]
     return base.model_copy(
@@ -92,10 +93,11 @@ def _line(array: str, views: Sequence[WorkloadView]) -> WorkloadView:
             "array_index": None,
             "gpus": base.gpus * sum(states.values()),
             "allocated": sum(view.allocated for view in views),
-            "utilized": sum(measured) if measured else None,
+            "measured": base.measured.model_copy(
+                update={"utilized": sum(busy) if busy else None, "gpu_hours": gpu_hours}
+            ),
             "workers": [worker for view in views for worker in view.workers],
             "submitted": min(view.submitted for view in views),
-            "gpu_hours": sum(view.gpu_hours for view in views),
             "reason": None if rest is None else rest.reason,
         }
     )

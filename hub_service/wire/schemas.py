@@ -128,6 +128,30 @@ class SpeedView(Wire):
     samples_per_s: float
 
 
+class MeasuredView(Wire):
+    """Measured use of a workload's GPUs; a value is None if it was not measured."""
+
+    utilized: float | None = None
+    """GPUs kept busy now, e.g. 0.4 of the 0.5 allocated."""
+    utilized_average: float | None = None
+    """Average of `utilized` over the time it had an allocation, zeros included."""
+    memory_used_mib: int | None = None
+    gpu_hours: float = 0
+    """Allocated GPU-hours since its submission."""
+
+
+class RunTimeView(Wire):
+    """Running time of a workload with a limit; pauses do not count."""
+
+    ran_s: float = 0
+    """Seconds that it ran before `runs_since`."""
+    runs_since: datetime | None = None
+    ends_at: datetime | None = None
+    """When its limit stops it for good; None: it does not run now."""
+    warns_at: datetime | None = None
+    """When its owner is warned of that."""
+
+
 class ElasticView(Wire):
     """An elastic job's size in GPUs, now and at the bounds, and its measured speeds."""
 
@@ -246,13 +270,8 @@ class WorkloadView(Wire):
     """None: it does not wait, or the scheduler has not predicted its start yet."""
     max_runtime: int | None = None
     """Limit of its running time in seconds; null: none."""
-    ran_s: float = 0
-    """Seconds that it ran before `runs_since`, pauses not counted."""
-    runs_since: datetime | None = None
-    ends_at: datetime | None = None
-    """When its limit stops it for good; null: it does not run now, or has no limit."""
-    warns_at: datetime | None = None
-    """When its owner is warned of that."""
+    run_time: RunTimeView | None = None
+    """None: its running time has no limit."""
     pauses: int = 0
     moved: str = ""
     """Where it moved for whom; empty: its last stop was no move. Its details add the seconds."""
@@ -263,13 +282,7 @@ class WorkloadView(Wire):
     attempts: int = 0
     failures: int = 0
     exit_code: int | None = None
-    utilized: float | None = None
-    """GPUs kept busy now, e.g. 0.4 of the 0.5 allocated; None: not measured."""
-    utilized_average: float | None = None
-    """Average of `utilized` over the time it had an allocation, zeros included."""
-    memory_used_mib: int | None = None
-    gpu_hours: float = 0
-    """Allocated GPU-hours since its submission."""
+    measured: MeasuredView = MeasuredView()
     limit: LimitView | None = None
     """None: it shares no device."""
     notice: str = ""
@@ -310,9 +323,10 @@ class WorkloadView(Wire):
 
     def time_warning(self, now: datetime) -> str:
         """Return the warning before the end of its time; "" before that is due."""
-        if self.ends_at is None or self.warns_at is None or now < self.warns_at:
+        time = self.run_time or RunTimeView()
+        if time.ends_at is None or time.warns_at is None or now < time.warns_at:
             return ""
-        left = max(0, round((self.ends_at - now).total_seconds()))
+        left = max(0, round((time.ends_at - now).total_seconds()))
         return f"its time limit ends it in {f'{left // 60} min' if left >= 60 else f'{left} s'}"
 
     @property

@@ -22,8 +22,10 @@ from runai.hub_service.wire.device_schemas import (
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
     IdleView,
+    MeasuredView,
     ProjectView,
     ReasonView,
+    RunTimeView,
     WorkerView,
     WorkloadView,
 )
@@ -57,9 +59,7 @@ def worker(index, devices, state="running"):
 RUNNING_JOB = workload(
     "exp-1",
     allocated=1,
-    utilized=0.8,
-    utilized_average=0.75,
-    memory_used_mib=1536,
+    measured=MeasuredView(utilized=0.8, utilized_average=0.75, memory_used_mib=1536),
     simulated=True,
     workers=[worker(0, [3])],
 )
@@ -200,8 +200,8 @@ def test_workload_table_has_the_time_limit_end_once_its_warning_is_due():
     end, a_second_ago = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
     rows = WORKLOAD_TABLE.rows(
         [
-            workload("soon", state="running", ends_at=end, warns_at=a_second_ago),
-            workload("later", state="running", ends_at=end, warns_at=end),
+            workload("soon", run_time=RunTimeView(ends_at=end, warns_at=a_second_ago)),
+            workload("later", run_time=RunTimeView(ends_at=end, warns_at=end)),
         ]
     )
 

@@ -131,7 +131,9 @@ def test_notebook_server_is_not_culled_while_its_gpu_works_or_after_its_release(
     assert eventually(lambda: kernel.run_cell(PRINT_DEVICES)) == repr(device)
     kernel.run_cell("open('work.txt', 'w').write('all my work')")
     kernel.start_cell("while True: pass")
-    eventually(lambda: (platform.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
+    eventually(
+        lambda: (platform.sessions()["ana"].measured.utilized or 0) > 0.1, what="ana's GPU works"
+    )
 
     def is_culled(user: str) -> bool:
         # The culler's log explains a failure.

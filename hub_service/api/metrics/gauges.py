@@ -149,16 +149,20 @@ def _workloads(viewer: Viewer) -> Iterator[Metric]:
         "runai_workload_gpus_utilized",
         "GPUs that a running workload keeps busy.",
         labels,
-        {k: v.utilized for k, (_, v) in visible.items() if v.utilized is not None},
+        {
+            key: view.measured.utilized
+            for key, (_, view) in visible.items()
+            if view.measured.utilized is not None
+        },
     )
     yield gauge(
         "runai_workload_memory_used_bytes",
         "Device memory that a running workload uses.",
         labels,
         {
-            key: view.memory_used_mib * MIB
+            key: view.measured.memory_used_mib * MIB
             for key, (_, view) in visible.items()
-            if view.memory_used_mib is not None
+            if view.measured.memory_used_mib is not None
         },
     )
     yield gauge(

@@ -40,10 +40,10 @@ def _jobs(viewer: Viewer) -> Iterator[Metric]:
         requested[job_labels] = view.gpus
         requested_memory[job_labels] = float(spec.gpu_memory_mib * spec.workers * MIB)
         devices = sum(len(worker.devices) for worker in view.workers)
-        if view.utilized is not None and devices:
-            utilization[job_labels[:2]] = 100 * view.utilized / devices
-        if view.memory_used_mib is not None:
-            memory[job_labels[:2]] = view.memory_used_mib * MIB
+        if view.measured.utilized is not None and devices:
+            utilization[job_labels[:2]] = 100 * view.measured.utilized / devices
+        if view.measured.memory_used_mib is not None:
+            memory[job_labels[:2]] = view.measured.memory_used_mib * MIB
     named = ["project", "job_name"]
     yield gauge(
         "runai_job_allocated_gpus", "GPUs allocated to a job.", [*named, "job_type"], allocated

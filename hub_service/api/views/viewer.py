@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from pydantic import ValidationError
 
@@ -48,8 +48,10 @@ from runai.hub_service.wire.program_schemas import CodeView
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
     HistoryView,
+    MeasuredView,
     ProjectView,
     ReasonView,
+    RunTimeView,
     TimePut,
     WorkerView,
     WorkloadDetail,
@@ -157,20 +159,20 @@ class Viewer:
         spec = record.spec
         changes, _reads = self._rights(spec)  # a read-only token of the owner changes nothing
         detail = WorkloadDetail(
-            **{**self._workload_fields(record), "moved": last_move(history) or record.moved},
-            command=None if spec.command is None else list(spec.command),
-            workdir=spec.workdir,
-            env_names=sorted(spec.env) if changes and spec.user == self.actor.name else [],
-            source=spec.source,
-            options=_options(spec),
-            code=_code(spec.code),
-            code_started=_code(record.code),
-            umask=spec.umask,
-            reported=metrics_view(self.read_model.progress.get(record.id)),
-            checkpoint_dir=record.checkpoint_dir,
-            log_dir=record.log_dir,
-            processes=process_views(record, self.read_model.agent_reports, self.read_model.at),
-            history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
+            **{
+                **_same_named(record, WorkloadDetail),
+                **self._workload_fields(record),
+                "moved": last_move(history) or record.moved,
+                "env_names": sorted(spec.env) if changes and spec.user == self.actor.name else [],
+                "options": _options(spec),
+                "code": _code(spec.code),
+                "code_started": _code(record.code),
+                "reported": metrics_view(self.read_model.progress.get(record.id)),
+                "processes": process_views(
+                    record, self.read_model.agent_reports, self.read_model.at
+                ),
+                "history": [HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
+            }
         )
         facts = workload_facts(detail, _time(self.read_model.at))
         return detail.model_copy(update={"facts": facts})
@@ -181,50 +183,23 @@ class Viewer:
         start = read_model.start_of(record)
         changes, reads = self._rights(spec)
         return {
-            "id": record.id,
-            "uid": record.uid,
-            "project": spec.project,
-            "name": spec.name,
-            "user": spec.user,
-            "kind": spec.kind,
-            "server": spec.server,
-            "state": record.state.value,
-            "preemptible": spec.preemptible,
-            "priority": spec.priority,
+            **_same_named(record, WorkloadView),
             "gpus": self._requested_milli(record) / 1000,
             "gpu_memory_mib": spec.gpu_memory_mib or None,
             "cpu": spec.cpu_milli * spec.workers / 1000,
             "memory_mib": spec.memory_mib * spec.workers,
-            "gpu_types": list(spec.gpu_types),
             "allocated": record.allocated / 1000,
             "workers": [self._worker(worker) for worker in record.workers],
-            "min_workers": spec.min_workers,
-            "submitted": _time(record.submitted),
-            "started": _maybe_time(record.started),
-            "finished": _maybe_time(record.finished),
             "reason": self._visible_reason(record),
             "expected_start": start_view(start) if start else None,
-            "max_runtime": spec.max_runtime,
-            "ran_s": record.ran_s,
-            "runs_since": _maybe_time(record.runs_since),
-            "ends_at": _maybe_time(time_limits.ends_at(record)),
-            "warns_at": _maybe_time(time_limits.warns_at(record, read_model.spec(spec.project))),
+            "run_time": _run_time(record, read_model.spec(spec.project)),
             "pauses": len(record.pauses),
             "moved": record.moved if reads else "",
             "unsaved": unsaved_text(record) if record.unsaved and reads else "",
             "killed": killed_text(spec) if record.killed and reads else "",
-            "attempts": record.attempts,
-            "failures": record.failures,
-            "exit_code": record.exit_code,
             "notice": read_model.agent_reports.notice(read_model.at, record.id, reads=reads),
             "elastic": elastic_view(record),
-            "saves": record.saves,
-            "array": spec.array,
-            "array_index": spec.array_index,
-            "left": list(record.left),
-            "states": {state.value: many for state, many in record.states.items()},
             "progress": progress_view(read_model.progress.get(record.id), reads=reads),
-            "released": _maybe_time(record.released),
             "simulated": read_model.simulated,
             "manageable": changes,
             "version": version_of(record),
@@ -236,10 +211,12 @@ class Viewer:
         read_model = self.read_model
         now = read_model.meter.current(record.id) if record.allocated else None
         return {
-            "utilized": now[0] if now else None,
-            "utilized_average": read_model.meter.average(record.id),
-            "memory_used_mib": now[1] if now else None,
-            "gpu_hours": read_model.meter.totals(record.id).allocated_s / 3600,
+            "measured": MeasuredView(
+                utilized=now[0] if now else None,
+                utilized_average=read_model.meter.average(record.id),
+                memory_used_mib=now[1] if now else None,
+                gpu_hours=read_model.meter.totals(record.id).allocated_s / 3600,
+            ),
             "limit": limit_view(record, read_model.devices, read_model.agent_reports),
             "idle": idle_view(read_model.idle(record.id), read_model.at),
         }
@@ -413,6 +390,40 @@ _PUBLIC_REASONS = {
 @lru_cache(maxsize=256)
 def _time_rules(rules: TimeRules) -> TimePut:
     return TimePut(**asdict(rules))
+
+
+def _run_time(record: WorkloadRecord, project: ProjectSpec | None) -> RunTimeView | None:
+    """Return the running time of a workload with a limit, and its end."""
+    if record.spec.max_runtime is None:
+        return None
+    return RunTimeView(
+        ran_s=record.ran_s,
+        runs_since=_maybe_time(record.runs_since),
+        ends_at=_maybe_time(time_limits.ends_at(record)),
+        warns_at=_maybe_time(time_limits.warns_at(record, project)),
+    )
+
+
+def _same_named(record: WorkloadRecord, view: type[WorkloadView]) -> dict[str, object]:
+    """Return the fields of a view that a workload's request and status have under their names.
+
+    A view has public fields only; those in another unit or form are replaced by its maker.
+    """
+    of_spec, of_record = _shared_names(view)
+    spec = record.spec
+    fields = {name: getattr(spec, name) for name in of_spec}
+    fields.update((name, getattr(record, name)) for name in of_record)
+    return fields
+
+
+@cache
+def _shared_names(view: type[WorkloadView]) -> tuple[list[str], list[str]]:
+    """Return the names that a view shares with a specification, and with a record."""
+    names = view.model_fields
+    of_spec, of_record = [
+        [n for n in names if hasattr(c, n)] for c in (WorkloadSpec, WorkloadRecord)
+    ]
+    return of_spec, of_record
 
 
 def _options(spec: WorkloadSpec) -> dict[str, bool | int | str]:

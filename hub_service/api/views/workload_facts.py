@@ -63,18 +63,19 @@ def _usage(view: WorkloadView) -> Iterator[Fact]:
     if not view.states:
         devices = f"{texts.gpus(view.allocated)} on {texts.devices(view)}"
         yield Fact(label="Allocated", text=devices if view.allocated else "0")
-        busy = texts.share(view.utilized, view.allocated)
-        average = texts.share(view.utilized_average, view.gpus)
+        busy = texts.share(view.measured.utilized, view.allocated)
+        average = texts.share(view.measured.utilized_average, view.gpus)
         simulated = " (simulated)" if view.simulated else ""
         text = f"{busy} now, {average} on average while allocated{simulated}"
         yield Fact(label="Utilized", text=text)
-        yield Fact(label="Memory used", text=texts.memory(view.memory_used_mib))
+        yield Fact(label="Memory used", text=texts.memory(view.measured.memory_used_mib))
     if view.limit is not None:
         limit = f"{texts.memory(view.limit.memory_mib)}, {view.limit.badge}: {view.limit.why}"
         yield Fact(label="Memory limit", text=limit)
         yield Fact(label="Sharing", text=COMPUTE_IS_SHARED)
-    hours = f"{view.gpu_hours:.3g}" if view.gpu_hours >= 0.001 else "< 0.001"
-    yield Fact(label="GPU-hours", text=hours if view.gpu_hours else "")
+    gpu_hours = view.measured.gpu_hours
+    hours = f"{gpu_hours:.3g}" if gpu_hours >= 0.001 else "< 0.001"
+    yield Fact(label="GPU-hours", text=hours if gpu_hours else "")
     yield Fact(label="Elastic", text=view.elastic.text if view.elastic else "")
     yield Fact(label="Speed", text=view.elastic.speed if view.elastic else "")
     yield Fact(label="Progress", text=view.progress.text if view.progress else "")
@@ -92,13 +93,13 @@ def _course(view: WorkloadView, now: datetime) -> Iterator[Fact]:
         resized = f", {resizes} resized" if resizes else ""
         attempts = f"{view.attempts} ({view.pauses} paused{resized}, {view.failures} failed)"
         yield Fact(label="Attempts", text=attempts)
-    if view.max_runtime is not None:
-        current = 0.0 if view.runs_since is None else (now - view.runs_since).total_seconds()
-        used = duration_text(round(view.ran_s + max(0.0, current)))
+    if view.max_runtime is not None and (time := view.run_time) is not None:
+        current = 0.0 if time.runs_since is None else (now - time.runs_since).total_seconds()
+        used = duration_text(round(time.ran_s + max(0.0, current)))
         yield Fact(
             label="Time limit", text=f"{clock_text(view.max_runtime)} of running, {used} used"
         )
-        yield Fact(label="Ends", text="", at=view.ends_at)
+        yield Fact(label="Ends", text="", at=time.ends_at)
 
 
 def _program(view: WorkloadDetail) -> Iterator[Fact]:

@@ -138,9 +138,9 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             Column("GPUS", texts.holding, lambda w: (w.allocated, w.gpus)),
             Column(
                 "UTIL",
-                lambda w: texts.share(w.utilized, w.allocated, simulated=w.simulated),
-                _utilization_key(lambda w: w.allocated, lambda w: w.utilized),
-                part=_utilized_fraction(lambda w: w.allocated, lambda w: w.utilized),
+                lambda w: texts.share(w.measured.utilized, w.allocated, simulated=w.simulated),
+                _utilization_key(lambda w: w.allocated, lambda w: w.measured.utilized),
+                part=_utilized_fraction(lambda w: w.allocated, lambda w: w.measured.utilized),
                 compared=_compare_nothing,
             ),
             Column(
@@ -173,15 +173,15 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             ),
             Column(
                 "AVG UTIL",
-                lambda w: texts.share(w.utilized_average, w.gpus, simulated=w.simulated),
-                _utilization_key(lambda w: w.gpus, lambda w: w.utilized_average),
+                lambda w: texts.share(w.measured.utilized_average, w.gpus, simulated=w.simulated),
+                _utilization_key(lambda w: w.gpus, lambda w: w.measured.utilized_average),
                 is_wide=True,
                 compared=_compare_nothing,
             ),
             Column(
                 "GPU MEMORY",
-                lambda w: texts.memory(w.memory_used_mib),
-                lambda w: w.memory_used_mib or -1,
+                lambda w: texts.memory(w.measured.memory_used_mib),
+                lambda w: w.measured.memory_used_mib or -1,
                 is_wide=True,
                 compared=_compare_nothing,
             ),

@@ -143,7 +143,7 @@ def _default_key(w: WorkloadView) -> tuple[Any, ...]:
     Most busy GPUs first, then workloads with an allocation, then the queue in its order.
     """
     place = w.reason.position if w.reason is not None and w.reason.position else 0
-    return (not w.allocated, -(w.utilized or 0), place, w.submitted, w.id)
+    return (not w.allocated, -(w.measured.utilized or 0), place, w.submitted, w.id)
 
 
 def headline(overview: Overview) -> str:

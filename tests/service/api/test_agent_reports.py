@@ -139,7 +139,7 @@ async def test_service_clock_dates_reports_of_node_with_wrong_clock(
     await agent.report(agent_report)
 
     workload = await ana.workload("vision/exp")
-    assert (workload.utilized, workload.utilized_average) == (0.5, 0.5)
+    assert (workload.measured.utilized, workload.measured.utilized_average) == (0.5, 0.5)
 
 
 async def test_agent_report_is_processed_without_listing_all_workloads(simulated, monkeypatch):

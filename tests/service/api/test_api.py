@@ -320,7 +320,8 @@ async def test_workload_and_device_views_include_measured_usage_beside_allocatio
     usage = await ana.usage(workload="vision/exp1", step_s=1)
 
     assert [(a.workload, a.shares[0].uuid) for a in reply.allocations] == [("vision/exp1", uuid)]
-    assert (workload.allocated, workload.utilized, workload.memory_used_mib) == (0.5, 0.4, 1024)
+    assert (workload.allocated, workload.measured.utilized) == (0.5, 0.4)
+    assert workload.measured.memory_used_mib == 1024
     assert (device.utilized, device.memory_used_mib) == (0.4, 2048)
     assert (usage.capacity, usage.simulated) == (5, True)
 

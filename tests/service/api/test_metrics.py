@@ -132,9 +132,9 @@ async def test_prometheus_metrics_equal_api_values(busy_platform):
     key = "vision", "exp1", "job"
 
     assert samples(text, "runai_workload_gpus_allocated")[key] == workload.allocated == 0.5
-    assert samples(text, "runai_workload_gpus_utilized")[key] == workload.utilized == 0.4
+    assert samples(text, "runai_workload_gpus_utilized")[key] == workload.measured.utilized == 0.4
     assert samples(text, "runai_workload_memory_used_bytes")[key] == 1024 * 2**20
-    assert workload.memory_used_mib == 1024
+    assert workload.measured.memory_used_mib == 1024
     assert samples(text, "runai_gpus_utilized")["vision",] == 0.4
     assert sorted(samples(text, "runai_device_utilization_ratio").values()) == [0.4]
 

@@ -295,7 +295,7 @@ def test_utilization_of_a_workload_is_a_percentage_of_its_allocation():
             gpus=0.5,
             submitted=START,
             allocated=0.5,
-            utilized=0.05,
+            measured={"utilized": 0.05},
         )
     )
 

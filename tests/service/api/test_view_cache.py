@@ -37,10 +37,11 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.device_schemas import DeviceView
-from runai.hub_service.wire.schemas import WorkloadView
+from runai.hub_service.wire.schemas import MeasuredView, WorkloadView
 from runai.hub_service.wire.workload_request import SubmitRequest
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
+BUSY = MeasuredView(utilized=0.5)
 OWN_RIGHTS, NO_RIGHTS = (True, True), (False, False)
 
 
@@ -156,14 +157,14 @@ def test_view_cache_builds_unchanged_workload_view_once(first, second, expected_
 
     def measure() -> dict[str, object]:
         measurements.append(1)
-        return {"utilized": 0.5}
+        return {"measured": BUSY}
 
     view: WorkloadView | None = None
     for record, rights, inputs, at in (first, second, second):
         view = cache.view(record, rights, None, inputs, at, measure, build)
 
     assert (len(builds), len(measurements)) == (expected_builds, measured)
-    assert view == (VIEW.model_copy(update={"utilized": 0.5}) if measured else VIEW)
+    assert view == (VIEW.model_copy(update={"measured": BUSY}) if measured else VIEW)
 
 
 def test_changed_expected_start_rebuilds_no_cached_workload_view():
@@ -300,7 +301,12 @@ def test_page_renders_unchanged_workload_once():
     assert render_workload(VIEW, own=True) is first
     assert 'class="others"' not in first
     assert 'class="others"' in render_workload(VIEW, own=False)
-    assert render_workload(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
+    assert (
+        render_workload(
+            VIEW.model_copy(update={"measured": MeasuredView(memory_used_mib=512)}), own=True
+        )
+        != first
+    )
 
 
 def test_html_row_cache_drops_rows_with_their_workload_views():
@@ -310,7 +316,7 @@ def test_html_row_cache_drops_rows_with_their_workload_views():
         cache.row(view, True, lambda: Markup("lasting"))
 
     for measured in range(100):
-        view = VIEW.model_copy(update={"memory_used_mib": measured})
+        view = VIEW.model_copy(update={"measured": MeasuredView(memory_used_mib=measured)})
         cache.row(view, True, lambda: Markup("measured once"))
     del view
 
@@ -342,7 +348,10 @@ async def test_cached_html_rows_of_former_measurements_are_dropped(simulated, mo
     environment, overview = templates.__wrapped__("/"), await ana.overview()
 
     def render(measured: float) -> dict[str, str]:
-        jobs = [w.model_copy(update={"utilized": measured}) for w in overview.workloads]
+        jobs = [
+            w.model_copy(update={"measured": MeasuredView(utilized=measured)})
+            for w in overview.workloads
+        ]
         nodes = [
             node.model_copy(
                 update={

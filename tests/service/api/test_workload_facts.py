@@ -34,9 +34,7 @@ RUNNING_JOB = {
     "gpus": 1,
     "submitted": SUBMITTED,
     "allocated": 1,
-    "utilized": 0.8,
-    "utilized_average": 0.75,
-    "memory_used_mib": 1536,
+    "measured": {"utilized": 0.8, "utilized_average": 0.75, "memory_used_mib": 1536},
     "simulated": True,
     "workers": [
         WorkerView(
@@ -127,9 +125,14 @@ def test_workload_facts_leave_out_fields_without_a_value():
         pytest.param(
             {"env_names": ["A", "TOKEN"]}, {"Variables": "A, TOKEN"}, id="names of variables"
         ),
-        pytest.param({"gpu_hours": 0.0004}, {"GPU-hours": "< 0.001"}, id="few GPU-hours"),
         pytest.param(
-            {"max_runtime": 28800, "ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
+            {"measured": {"gpu_hours": 0.0004}}, {"GPU-hours": "< 0.001"}, id="few GPU-hours"
+        ),
+        pytest.param(
+            {
+                "max_runtime": 28800,
+                "run_time": {"ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
+            },
             {"Time limit": "8h of running, 3 hours used"},
             id="used part of the time limit",
         ),

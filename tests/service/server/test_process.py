@@ -148,7 +148,7 @@ def test_killed_agent_is_restarted_and_no_secret_is_in_the_log(service):
     service.submit("busy", "while True: pass")
 
     def measured() -> bool:
-        return service.client.workload("vision/busy").utilized is not None
+        return service.client.workload("vision/busy").measured.utilized is not None
 
     eventually(measured, within=IMPORTS_S)
     first = eventually(service.agent)
@@ -199,7 +199,7 @@ def test_remote_agent_buffers_reports_while_the_service_is_down(service, node_ag
     service.submit("busy", "while True: pass")
 
     def measured() -> bool:
-        return service.client.workload("vision/busy").utilized is not None
+        return service.client.workload("vision/busy").measured.utilized is not None
 
     def report_count(counter: str) -> float:
         """Return the agent's number of reports: sent, waiting or dropped."""
