@@ -57,26 +57,14 @@ def why(view: WorkloadView) -> str:
 
 def workload_table(views: Sequence[WorkloadView], now: datetime, total: int = 0) -> Text:
     """Return a table as of `runai list`; `total` counts those left out, too."""
-    rows = [
-        [
-            view.name,
-            view.project,
-            view.user,
-            counts_text(view.states) or view.state.replace("_", " "),
-            texts.holding(view),
-            texts.share(view.measured.utilized, view.allocated, simulated=view.simulated),
-            texts.age(view.submitted, now),
-            texts.cause(view, now),
-        ]
-        for view in folded(views)
-    ]
+    cells = texts.LIST_COLUMNS.values()
+    rows = [[cell(view, now) for cell in cells] for view in folded(views)]
     if not rows:
         return Text("No workloads. %runai_submit script.py submits one.")
-    heads = ["NAME", "PROJECT", "USER", "STATE", "GPUS", "UTIL", "AGE", "REASON"]
     simulated = ["", texts.SIMULATED_NOTE] if any(view.simulated for view in views) else []
     missing = total - len(views)
     left_out = [f"{missing:,} more: !runai list --all"] if missing > 0 else []
-    return Text("\n".join([table(heads, rows), *simulated, *left_out]))
+    return Text("\n".join([table([*texts.LIST_COLUMNS], rows), *simulated, *left_out]))
 
 
 def workload_line(view: WorkloadView) -> Text:

@@ -3,9 +3,11 @@
 Command line, notebook and service share them. Pure.
 """
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import Fact, ReasonView, WorkloadDetail, WorkloadView
@@ -118,6 +120,19 @@ def cause(view: WorkloadView, now: datetime) -> str:
     why = reason(view.reason) if shows_reason(view) else ""
     start = view.expected_start.text if view.expected_start else ""
     return "; ".join(filter(None, [why, start]))
+
+
+LIST_COLUMNS: Final[Mapping[str, Callable[[WorkloadView, datetime], str]]] = {
+    "NAME": lambda w, _: w.name,
+    "PROJECT": lambda w, _: w.project,
+    "USER": lambda w, _: w.user,
+    "STATE": lambda w, _: counts_text(w.states) or w.state.replace("_", " "),
+    "GPUS": lambda w, _: holding(w),
+    "UTIL": lambda w, _: share(w.measured.utilized, w.allocated, simulated=w.simulated),
+    "AGE": lambda w, now: age(w.submitted, now),
+    "REASON": cause,
+}
+"""Columns of a list of workloads, in a terminal and in a notebook: the cells by heading."""
 
 
 def fact_text(fact: Fact, now: datetime) -> str:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import texts
-from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.schemas import ProjectView, WorkloadView
 
@@ -129,23 +128,26 @@ def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
 
 def workload_table(now: datetime) -> Table[WorkloadView]:
     """Return the columns of workloads; `now` is the end of their age."""
+
+    def listed(heading: str) -> Callable[[WorkloadView], str]:
+        cell = texts.LIST_COLUMNS[heading]
+        return lambda w: cell(w, now)
+
     return Table(
         (
-            Column("NAME", lambda w: w.name),
-            Column("PROJECT", lambda w: w.project),
-            Column("USER", lambda w: w.user),
-            Column("STATE", lambda w: render.state(w.state, counts_text(w.states))),
-            Column("GPUS", texts.holding, lambda w: (w.allocated, w.gpus)),
+            *(Column(heading, listed(heading)) for heading in ("NAME", "PROJECT", "USER")),
+            Column("STATE", lambda w: render.state(w.state, listed("STATE")(w))),
+            Column("GPUS", listed("GPUS"), lambda w: (w.allocated, w.gpus)),
             Column(
                 "UTIL",
-                lambda w: texts.share(w.measured.utilized, w.allocated, simulated=w.simulated),
+                listed("UTIL"),
                 _utilization_key(lambda w: w.allocated, lambda w: w.measured.utilized),
                 part=_utilized_fraction(lambda w: w.allocated, lambda w: w.measured.utilized),
                 compared=_compare_nothing,
             ),
             Column(
                 "AGE",
-                lambda w: texts.age(w.submitted, now),
+                listed("AGE"),
                 lambda w: now - w.submitted,
                 compared=_compare_nothing,
             ),
