@@ -179,17 +179,26 @@ class Panel(anywidget.AnyWidget):
                 "workload": str(workload),
             }:
                 action = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
+            case {"verb": "describe", "workload": str(workload)}:
+                action = partial(self._facts, WorkloadIdentity(workload, uid))
             case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
                 request = ScaleRequest(workers=workers)
                 action = partial(client.scale, WorkloadIdentity(workload, uid), request)
             case _:
                 return
+        answer: dict[str, Any] = {"workload": workload, "uid": uid, "error": ""}
         try:
-            action()
+            result = action()
         except RunaiError as error:
-            self.send({"workload": workload, "error": str(error)})
+            answer["error"] = str(error)
         else:
-            self.send({"workload": workload, "error": ""})
+            answer |= {"facts": result} if isinstance(result, list) else {}
+        self.send(answer)
+
+    def _facts(self, workload: WorkloadIdentity) -> list[dict[str, Any]]:
+        """Return the facts of a workload, as `runai describe` shows them."""
+        detail = self._link.client.workload(workload)
+        return [fact.model_dump(mode="json") for fact in detail.facts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
-from runai.hub_service.wire.schemas import FINISHED, SAVES, Overview, ProjectView, WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import ChartPoint
 from runai.widgets.wording import beside_gpus, gpus, percent
@@ -55,8 +55,6 @@ class Row(TypedDict):
     """CPU and memory that it requests; "" if none, or if it has ended."""
     elastic: str
     """Current and most GPUs, and the speed; "" if it is not elastic."""
-    saves: str
-    """What it does when it is paused; "" if it is not known to save its work, or has ended."""
     progress: str
     """The job's own progress report, "" without one."""
     notice: str
@@ -293,7 +291,6 @@ def _row(view: WorkloadView, at: datetime) -> Row:
         idle=view.idle.text if view.idle else view.time_warning(at),
         beside="" if view.finished else beside_gpus(view.cpu, view.memory_mib),
         elastic=elastic_text(view),
-        saves=SAVES if view.saves and view.state not in FINISHED else "",
         progress=view.progress.text if view.progress else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
@@ -315,7 +312,6 @@ def _as_deleted(row: Row) -> Row:
         "idle": "",
         "beside": "",
         "elastic": "",
-        "saves": "",
         "progress": "",
         "notice": "",
         "actions": [],

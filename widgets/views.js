@@ -13,7 +13,7 @@ import { h } from "./nodes.js";
  * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain" | "scale", label: string, workers?: number}} Action
  * @typedef {{id: string, uid: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
- *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, saves: string, progress: string, notice: string,
+ *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, progress: string, notice: string,
  *   simulated: boolean, recent: (number | null)[], actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, quota_parts: string, allocated: number, sessions: number,
@@ -23,10 +23,12 @@ import { h } from "./nodes.js";
  * @typedef {{view: "panel" | "quota" | "jobs" | "status", at: number, lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
- * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string, wanted: string}} Clicks
- *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click;
- *   which states have changed last, for screen readers; and the words of the filter
- * @typedef {(action: Action, row: Row) => void} Act
+ * @typedef {{label: string, text: string, level: "plain" | "warning", at: string | null, link: string}} Fact
+ * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>,
+ *   opened: Map<string, {facts: Fact[], version: string, at: number}>, said: string, wanted: string}} Clicks
+ *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click, workloads
+ *   with their facts; which states have changed last, for screen readers; and the words of the filter
+ * @typedef {(action: Action | {verb: "describe", label: string}, row: Row) => void} Act
  */
 
 /** Fewer workloads than these are found without a filter. */
@@ -52,7 +54,7 @@ export const BEGUN = /** @type {Record<string, string>} */ ({
 export function view(state, clicks, act, want, news = { since: null, exported: false }) {
   const { projects, chart, notes, told } = state;
   const isLive = news.since === null, asOf = `as of ${moment(state.at, true)}`;
-  const workloads = isLive ? state.workloads : state.workloads.map((row) => ({ ...row, actions: [] }));
+  const workloads = isLive ? state.workloads : state.workloads.map((row) => ({ ...row, actions: [], version: "" }));
   const inPanel = state.view === "panel";
   const hasFilter = inPanel && (workloads.length >= MANY || clicks.wanted);
   const shown = hasFilter ? workloads.filter((row) => isWanted(row, clicks.wanted)) : workloads;
@@ -181,10 +183,11 @@ function workloadRow(row, clicks, act, withProject) {
   const simulated = row.simulated ? "Simulated: derived from CPU time" : null;
   const exit = row.state === "failed" && !row.reason && row.exit_code !== null ? `exit code ${row.exit_code}` : "";
   const pauses = row.pauses ? `paused ${row.pauses === 1 ? "once" : `${row.pauses} times`}` : "";
-  const more = [row.progress, row.beside, row.elastic, row.saves, row.reason, exit, pauses].filter(Boolean).join(" · ");
+  const opened = clicks.opened.get(identity(row));
+  const more = [row.progress, row.beside, row.elastic, row.reason, exit, pauses].filter(Boolean).join(" · ");
   const first = h("tr", { key: row.id, class: `runai-row runai-is-${row.state}` },
     h("td", { class: "runai-what" },
-      h("span", { class: "runai-job", title: row.id }, withProject ? row.id : row.name),
+      nameCell(row, withProject ? row.id : row.name, opened !== undefined, act),
       row.kind === "session" && h("span", { class: "runai-kind" }, "session"),
     ),
     h("td", { class: "runai-state" }, h("span", { class: "runai-sign", "aria-hidden": "true" }, SIGNS[row.state] ?? "•"), row.state.replace("_", " ")),
@@ -194,13 +197,33 @@ function workloadRow(row, clicks, act, withProject) {
     h("td", { class: "runai-number", title: simulated }, percent(row.average, row.gpus)),
     h("td", { class: "runai-actions" }, buttons(row, clicks, act)),
   );
-  if (!more && !error && !row.notice && !row.idle) return [first];
+  if (!more && !error && !row.notice && !row.idle && !opened) return [first];
   return [first, h("tr", { key: `${row.id} more`, class: "runai-more" }, h("td", { colspan: 6 },
     row.notice && h("div", { class: "runai-error", role: "alert", key: "notice" }, row.notice),
     row.idle && h("div", { class: "runai-idle", key: "idle" }, row.idle),
     more && h("div", { class: "runai-reason" }, more),
     error && h("div", { class: "runai-error", role: "alert" }, error),
+    opened && factList(opened.facts, clicks.service),
   ))];
+}
+
+/** Give a workload's name, as a button for its facts while they can be asked for. @param {Row} row @param {string} words @param {boolean} isOpen @param {Act} act */
+function nameCell(row, words, isOpen, act) {
+  if (!row.version || row.state === "deleted") return h("span", { class: "runai-job", title: row.id }, words);
+  return h("button", {
+    type: "button", class: "runai-job", title: row.id, "aria-label": `Details of ${row.name}`, "aria-expanded": String(isOpen),
+    onclick: () => act({ verb: "describe", label: "Details" }, row),
+  }, words);
+}
+
+/** List what the service says of a workload, as `runai describe` does. @param {Fact[]} facts @param {string} service */
+function factList(facts, service) {
+  if (!facts.length) return h("p", { class: "runai-note", role: "status", key: "facts" }, "Asking the service…");
+  return h("dl", { class: "runai-facts", key: "facts" }, facts.map(({ label, text, level, at, link }, index) => {
+    const words = [text, at && new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" })].filter(Boolean).join(" ");
+    return h("div", { key: `${label} ${index}`, class: level === "warning" ? "runai-idle" : null }, h("dt", {}, label),
+      h("dd", {}, service && link ? h("a", { href: service + link, target: "_blank", rel: "noopener" }, words) : words));
+  }));
 }
 
 /** @param {Row} row */

@@ -343,6 +343,8 @@ class Fact(Wire):
     level: Literal["plain", "warning"] = "plain"
     at: datetime | None = None
     """A time that belongs to the text; readers add it in their time zone."""
+    link: str = ""
+    """Page of what the text names, below the service's address; "": none."""
 
 
 class HistoryView(Wire):

@@ -104,6 +104,23 @@ async def test_top_keys_change_view_and_order_and_the_cursor_remains_on_its_work
     assert top.failed is None
 
 
+async def test_enter_opens_the_facts_of_a_job_and_its_wait(bob, make_screen):
+    bob("submit", "all", "-g", "5", *SLEEP)
+    bob("submit", "more", "-g", "1", *SLEEP)
+    top = make_screen(TopOptions(view="jobs"))
+    async with top.run_test(size=SIZE) as pilot:
+        await wait_until(pilot, lambda: len(table_rows(top)) == 2)
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: top.screen.query("#lines"))
+        await wait_until(pilot, lambda: "Command:" in static_text(top.screen, "#lines"))
+        lines = static_text(top.screen, "#lines").splitlines()
+        assert [line.split()[1] for line in lines if line.startswith("Name:")] == ["more"]
+        assert any(line.startswith("Held by:") and "vision/all 5" in line for line in lines)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not top.screen.query("#lines"))
+        assert top.is_running
+
+
 async def test_top_displays_more_columns_on_a_wide_terminal(bob, make_screen):
     top = make_screen(TopOptions(view="jobs"))
     async with top.run_test(size=(180, 30)) as pilot:

@@ -5,14 +5,14 @@ import { test } from "node:test";
 import { gpus, percent } from "../../widgets/amounts.js";
 import { chartLegend, chartPicture, pieces, roundScale } from "../../widgets/chart.js";
 import { patch } from "../../widgets/nodes.js";
-import panel, { request } from "../../widgets/panel.js";
+import panel, { factsOf, request } from "../../widgets/panel.js";
 import { view } from "../../widgets/views.js";
 import { install } from "./dom.mjs";
 
 const WORKLOAD = { id: "vision/a", uid: "u1" };
 const row = (fields = {}) => ({
   id: "vision/a", uid: "u1", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
-  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", saves: "", progress: "", notice: "",
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", progress: "", notice: "",
   simulated: true, recent: [], version: "1",
   actions: [{ verb: "suspend", label: "Suspend" }, { verb: "delete", label: "Stop" }], ...fields,
 });
@@ -25,7 +25,7 @@ const chart = (fields = {}) => ({
 const state = (fields = {}) => ({
   view: "panel", at: 1000, lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...fields,
 });
-const clicks = (fields = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), said: "", wanted: "", ...fields });
+const clicks = (fields = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), opened: new Map(), said: "", wanted: "", ...fields });
 
 /** All nodes below, in order. */
 const all = (nodes) => nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
@@ -66,8 +66,30 @@ test("quotas by GPU type appear beside their sum", () => {
 });
 
 test("button labels name the action and the workload", () => {
-  assert.deepEqual(labels(render()), ["Suspend a", "Stop a"]);
-  assert.deepEqual(labels(render({}, clicks({ confirming: "vision/a u1" }))), ["Suspend a", "Really stop a"]);
+  assert.deepEqual(labels(render()), ["Details of a", "Suspend a", "Stop a"]);
+  assert.deepEqual(labels(render({}, clicks({ confirming: "vision/a u1" }))), ["Details of a", "Suspend a", "Really stop a"]);
+});
+
+test("opened workload lists its facts, with links only inside JupyterHub", () => {
+  const facts = [
+    { label: "Project", text: "vision", level: "plain", at: null, link: "projects/vision" },
+    { label: "Warning", text: "It left nothing new.", level: "warning", at: null, link: "" },
+  ];
+  const list = (service) => {
+    const opened = new Map([["vision/a u1", { facts, version: "1", at: 1 }]]);
+    return all([find(render({}, clicks({ service, opened })), "class", "runai-facts")]);
+  };
+  assert.equal(text(list("")[0]), "Project vision Warning It left nothing new.");
+  assert.equal(find(list(""), "tag", "a"), undefined);
+  assert.deepEqual(list("/s/").filter((node) => node.tag === "a").map((node) => node.props.href), ["/s/projects/vision"]);
+  assert.equal(find(list(""), "class", "runai-idle").children.length, 2);
+});
+
+test("workload that is deleted, or not live, cannot be opened", () => {
+  const named = (fields, news) => all(view(state(fields), clicks(), () => {}, () => {}, news)).find((node) => node.props.class === "runai-job").tag;
+  assert.equal(named({}), "button");
+  assert.equal(named({ workloads: [row({ state: "deleted" })] }), "span");
+  assert.equal(named({}, { since: 1, exported: false }), "span");
 });
 
 test("ten workloads are counted by state and filtered by words", () => {
@@ -89,7 +111,7 @@ test("workload row links to its page only inside JupyterHub", () => {
 
 test("action in progress replaces the buttons, and an error appears below", () => {
   const nodes = render({}, clicks({ busy: new Map([["vision/a", "Suspending…"]]), errors: new Map([["vision/a", "No."]]) }));
-  assert.deepEqual(labels(nodes), [undefined]);
+  assert.deepEqual(labels(nodes), ["Details of a", undefined]);
   assert.equal(text(find(nodes, "aria-disabled", "true")), "Suspending…");
   assert.equal(text(find(nodes, "role", "status")), "Suspending…");
   assert.equal(text(find(nodes, "role", "alert")), "No.");
@@ -97,7 +119,6 @@ test("action in progress replaces the buttons, and an error appears below", () =
 
 for (const [subject, fields, words] of [
   ["a reason and pauses", { reason: "It waits.", pauses: 2 }, "It waits. · paused 2 times"],
-  ["the note of a job that saves its work", { saves: "saves its work when it is paused" }, "saves its work when it is paused"],
   ["the CPU that a job requests", { beside: "4 CPUs", reason: "It waits." }, "4 CPUs · It waits."],
   ["an elastic job's size", { elastic: "trains on 2 of 1 to 4 GPUs", reason: "It gives back." }, "trains on 2 of 1 to 4 GPUs · It gives back."],
   ["an exit code without a reason", { state: "failed", exit_code: 3 }, "exit code 3"],
@@ -292,6 +313,14 @@ test("refused click returns the sentence of the service", async () => {
   assert.equal(await request("/three/", "suspend", WORKLOAD, net), "It is finished. Delete it.");
 });
 
+test("facts come from the service, with the login of the browser", async () => {
+  const facts = [{ label: "Name", text: "a" }];
+  const { net, requests } = network(PAGE_REPLY, WHOAMI_REPLY, reply(200, { facts }));
+  assert.deepEqual(await factsOf("/five/", WORKLOAD, net), facts);
+  assert.equal(requests[2], "GET /five/api/v1/workloads/vision/a?uid=u1 t0ken");
+  assert.equal(await factsOf("/five/", WORKLOAD, network(reply(404)).net), null);
+});
+
 for (const [condition, answers] of [
   ["nothing answers", []],
   ["the user is logged out", [reply(200), reply(401)]],
@@ -332,6 +361,38 @@ test("click outside JupyterHub goes to the kernel, and the answer is displayed",
     assert.match(el.textContent, /It is finished\./);
     removeView();
   });
+});
+
+test("opened workload asks the kernel for its facts, and again after a change", () => {
+  const el = install().createElement("div");
+  const widget = model({ state: state(), service: "" });
+  const removeView = panel.render({ model: widget, el });
+  const fact = (words) => ({ label: "State", text: words, level: "plain", at: null, link: "" });
+  const asked = { verb: "describe", workload: "vision/a", uid: "u1" };
+  button(el, "Details of a").onclick();
+  assert.deepEqual(widget.sent, [asked]);
+  assert.match(el.textContent, /Asking the service/);
+  widget.emit("msg:custom", { workload: "vision/a", uid: "u1", facts: [fact("it runs well")] });
+  assert.match(el.textContent, /it runs well/);
+  widget.values.state = state({ workloads: [row({ version: "2" })] });
+  widget.emit("change:state");
+  assert.deepEqual(widget.sent, [asked, asked]);
+  assert.match(el.textContent, /it runs well/);
+  button(el, "Details of a").onclick();
+  widget.emit("msg:custom", { workload: "vision/a", uid: "u1", facts: [fact("too late")] });
+  assert.doesNotMatch(el.textContent, /it runs well|too late/);
+  removeView();
+});
+
+test("refused details close, with the sentence of the kernel", () => {
+  const el = install().createElement("div");
+  const widget = model({ state: state(), service: "" });
+  const removeView = panel.render({ model: widget, el });
+  button(el, "Details of a").onclick();
+  widget.emit("msg:custom", { workload: "vision/a", uid: "u1", error: "There is no workload." });
+  assert.match(el.textContent, /There is no workload/);
+  assert.doesNotMatch(el.textContent, /Asking the service/);
+  removeView();
 });
 
 test("pressed button element is reused for the next action, so that it retains the focus", () => {

@@ -255,7 +255,7 @@ def test_panel_button_outside_jupyterhub_suspends_a_job_through_the_kernel(bob, 
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = panel()
 
-    assert click(view, "suspend", job.id) == [{"workload": job.id, "error": ""}]
+    assert click(view, "suspend", job.id) == [{"workload": job.id, "uid": "", "error": ""}]
 
     eventually(lambda: job.state == "suspended")
     view.close()
@@ -265,7 +265,7 @@ def test_scale_button_adds_a_worker_to_an_elastic_job(bob, eventually):
     job = submit("endless.py", workers=2, elastic=True, name="exp1", grace_seconds=1)
     view = panel()
 
-    assert click(view, "scale", job.id, workers=3) == [{"workload": job.id, "error": ""}]
+    assert click(view, "scale", job.id, workers=3)[0]["error"] == ""
 
     elastic = job.detail.elastic
     assert elastic is not None
@@ -273,6 +273,21 @@ def test_scale_button_adds_a_worker_to_an_elastic_job(bob, eventually):
     eventually(lambda: view.state["workloads"][0]["gpus"] == 3)
     assert job.scale(workers=4, min_workers=2).detail.min_workers == 2
     job.suspend()
+    view.close()
+
+
+def test_opened_workload_has_the_facts_of_its_details(bob):
+    job = submit("endless.py", gpus=1, name="exp1", priority="high")
+    view = panel()
+
+    (answer,) = click(view, "describe", job.id, uid=job.detail.uid)
+
+    assert (answer["workload"], answer["uid"]) == (job.id, job.detail.uid)
+    texts = {fact["label"]: fact["text"] for fact in answer["facts"]}
+    assert texts["Name"] == "exp1"
+    assert int(texts["Priority"]) > 50
+    (refused,) = click(view, "describe", job.id, uid="another")
+    assert "another" in refused["error"]
     view.close()
 
 

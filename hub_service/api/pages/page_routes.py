@@ -57,7 +57,7 @@ _KINDS: tuple[tuple[UsageKind, str], ...] = (
     ("node", "Node"),
 )
 
-_IN_TITLE = {"Name", "Project", "State", "Reason"}
+_IN_TITLE = {"Name", "State", "Reason"}
 """Facts that the page has above the others."""
 _WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
 

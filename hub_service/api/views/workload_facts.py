@@ -6,6 +6,7 @@ Pure: a view holds only what its reader may see, and the facts only what the vie
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
+from urllib.parse import quote
 
 from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import counts_text
@@ -27,7 +28,7 @@ def workload_facts(view: WorkloadView, now: datetime) -> list[Fact]:
 
 def _identity(view: WorkloadView) -> Iterator[Fact]:
     yield Fact(label="Name", text=view.name)
-    yield Fact(label="Project", text=view.project)
+    yield Fact(label="Project", text=view.project, link=f"projects/{quote(view.project)}")
     yield Fact(label="User", text=view.user)
     preemption = "preemptible" if view.preemptible else "never preempted"
     yield Fact(label="Kind", text=f"{view.kind}, {preemption}")
@@ -55,7 +56,9 @@ def _request(view: WorkloadView) -> Iterator[Fact]:
     yield Fact(label="Priority", text=str(view.priority))
     yield Fact(label="When paused", text=SAVES if view.saves else "")
     if view.array_index is not None:
-        yield Fact(label="Array index", text=f"{view.array_index} of {view.array}")
+        text = f"{view.array_index} of {view.array}"
+        array = view.id.rpartition("-")[0]
+        yield Fact(label="Array index", text=text, link=f"workloads/{quote(array)}")
 
 
 def _usage(view: WorkloadView) -> Iterator[Fact]:
@@ -67,8 +70,10 @@ def _usage(view: WorkloadView) -> Iterator[Fact]:
         average = texts.share(view.measured.utilized_average, view.gpus)
         simulated = " (simulated)" if view.simulated else ""
         text = f"{busy} now, {average} on average while allocated{simulated}"
-        yield Fact(label="Utilized", text=text)
-        yield Fact(label="Memory used", text=texts.memory(view.measured.memory_used_mib))
+        is_measured = view.allocated or view.measured.utilized_average is not None
+        yield Fact(label="Utilized", text=text if is_measured else "")
+        used = view.measured.memory_used_mib
+        yield Fact(label="Memory used", text="" if used is None else texts.memory(used))
     if view.limit is not None:
         limit = f"{texts.memory(view.limit.memory_mib)}, {view.limit.badge}: {view.limit.why}"
         yield Fact(label="Memory limit", text=limit)

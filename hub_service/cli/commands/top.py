@@ -70,8 +70,8 @@ def top(
     """Show allocated GPUs, their utilization and waiting jobs.
 
     On a terminal it is a live screen: n, j and p select nodes, jobs and projects, s and r change
-    the order, q ends it. Jobs with GPUs come first, the busiest at the top; waiting jobs follow
-    with their reasons.
+    the order, Enter opens a job's details, q ends it. Jobs with GPUs come first, the busiest
+    at the top; waiting jobs follow with their reasons.
 
     \b
     runai top jobs --sort avg-util --reverse

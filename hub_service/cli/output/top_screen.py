@@ -1,7 +1,7 @@
 """The live screen of `runai top`: a headline, one table, and keys.
 
 It follows the service's events, so it redraws only after changes. `top_views` selects and orders
-the rows.
+the rows. Enter opens a workload's facts.
 """
 
 import asyncio
@@ -11,17 +11,21 @@ from typing import Any, ClassVar, Final
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.events import Resize
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
 from runai.hub_service.cli.output import top_views
 from runai.hub_service.cli.output.tables import Column, any_simulated, beside_gpus
 from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName
-from runai.hub_service.client import AsyncClient
+from runai.hub_service.client import AsyncClient, texts
 from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import Overview
 
 AVERAGE_EVERY_S: Final = 30
+FACTS_EVERY_S: Final = 2
 WIDE: Final = 140
 """Terminal width in cells from which the columns of `-o wide` fit."""
 SHARE_CELLS: Final = 6
@@ -33,6 +37,53 @@ _EMPTY: Final = {
     "jobs": "Nothing holds GPUs or waits for any. `runai submit` submits a job.",
     "projects": "There are no projects to show.",
 }
+
+
+class WorkloadScreen(ModalScreen[None]):
+    """The facts of one workload, as `runai describe` prints them; read again every two seconds."""
+
+    CSS = """
+    WorkloadScreen { align: center middle; }
+    #facts { width: 90%; height: 90%; border: round $primary; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape,enter", "dismiss", "back")]
+
+    def __init__(self, client: AsyncClient, workload: str) -> None:
+        """Show a workload by its id."""
+        super().__init__()
+        self._client, self._workload = client, workload
+
+    def compose(self) -> ComposeResult:
+        """Yield the facts, which scroll."""
+        with VerticalScroll(id="facts") as facts:
+            facts.border_title = Text(self._workload)
+            yield Static("Asking the service…", id="lines", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Start to read the facts."""
+        self.run_worker(self._poll())
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                detail = await self._client.workload(self._workload)
+                waits = detail.reason is not None and detail.reason.position is not None
+                why = await self._client.explanation(detail) if waits else None
+            except RunaiError as error:
+                text = Text(str(error))
+            else:
+                text = _lines(texts.described(detail, why, datetime.now(UTC)))
+            self.query_one("#lines", Static).update(text)
+            await asyncio.sleep(FACTS_EVERY_S)
+
+
+def _lines(described: list[tuple[str, str]]) -> Text:
+    width = max(len(label) for label, _ in described) + 2
+    return Text("\n").join(
+        Text.assemble((f"{label}:".ljust(width), "bold"), for_terminal(value))
+        for label, value in described
+    )
 
 
 class TopScreen(App[None]):
@@ -130,6 +181,11 @@ class TopScreen(App[None]):
         options = self._top_options
         options = options.reversed() if options.sort == name else options.sorted_by(name)
         self._change_options(options)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open the facts of a workload."""
+        if self._top_options.view == "jobs":
+            self.push_screen(WorkloadScreen(self._client, str(event.row_key.value)))
 
     def _change_options(self, options: TopOptions) -> None:
         self._top_options = options

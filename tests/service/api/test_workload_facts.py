@@ -146,6 +146,25 @@ def test_workload_facts_include_optional_fields(fields, expected):
     assert {label: facts[label] for label in expected} == expected
 
 
+def test_facts_of_a_job_that_never_had_gpus_have_no_measurements():
+    waiting = WorkloadDetail(**{**RUNNING_JOB, "allocated": 0, "workers": [], "measured": {}})
+
+    labels = {fact.label for fact in workload_facts(waiting, NOW)}
+
+    assert "Allocated" in labels
+    assert labels.isdisjoint({"Utilized", "Memory used", "GPU-hours"})
+
+
+def test_facts_link_to_the_project_and_from_an_element_to_its_array():
+    element = WorkloadDetail(
+        **{**RUNNING_JOB, "id": "vision/a-b-3", "name": "a-b-3", "array": 9, "array_index": 3}
+    )
+
+    links = {fact.label: fact.link for fact in workload_facts(element, NOW) if fact.link}
+
+    assert links == {"Project": "projects/vision", "Array index": "workloads/vision/a-b"}
+
+
 @pytest.mark.parametrize(
     ("distance", "ending"),
     [
