@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
+from runai.hub_service.client.actions import action_answer, action_call
 from runai.hub_service.client.array_lines import named
-from runai.hub_service.client.calls import Identified, WorkloadIdentity
+from runai.hub_service.client.calls import Identified
 from runai.hub_service.processes.per_process import CreatorProcess
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import (
     FINISHED,
     Overview,
-    ScaleRequest,
     WhoAmI,
     WorkloadView,
 )
@@ -163,42 +162,26 @@ class Panel(anywidget.AnyWidget):
 
     def _on_message(self, _widget: object, content: object, _buffers: object) -> None:
         """Follow what pages show; execute a button's action for one without the service."""
-        client = self._link.client
-        uid = str(content.get("uid", "")) if isinstance(content, dict) else ""
-        action: Callable[[], object]
         match content:
             case {"shown": True}:
                 self._listen()
-                return
             case {"shown": False}:
                 self._end_listening()
                 self.send({"asks": "shown"})  # another page may show it as well
-                return
-            case {
-                "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
-                "workload": str(workload),
-            }:
-                action = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
-            case {"verb": "describe", "workload": str(workload)}:
-                action = partial(self._facts, WorkloadIdentity(workload, uid))
-            case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
-                request = ScaleRequest(workers=workers)
-                action = partial(client.scale, WorkloadIdentity(workload, uid), request)
-            case _:
-                return
-        answer: dict[str, Any] = {"workload": workload, "uid": uid, "error": ""}
-        try:
-            result = action()
-        except RunaiError as error:
-            answer["error"] = str(error)
-        else:
-            answer |= {"facts": result} if isinstance(result, list) else {}
-        self.send(answer)
+            case {"verb": _} if isinstance(content, dict):
+                self._act(content)
 
-    def _facts(self, workload: WorkloadIdentity) -> list[dict[str, Any]]:
-        """Return the facts of a workload, as `runai describe` shows them."""
-        detail = self._link.client.workload(workload)
-        return [fact.model_dump(mode="json") for fact in detail.facts]
+    def _act(self, content: Mapping[str, Any]) -> None:
+        """Execute a button's action, and answer the page."""
+        try:
+            call = action_call(content)
+            if call is None:
+                return
+            result = self._link.client.transport.send(call)
+        except RunaiError as error:
+            self.send(action_answer(content, error=str(error)))
+        else:
+            self.send(action_answer(content, result=result))
 
 
 @dataclass(frozen=True, slots=True)
