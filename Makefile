@@ -34,7 +34,7 @@ TIERS ?= check,test,all
 check: $(VENV)/.installed-dev ## format, lint, types, import contracts, the fast tests: before each commit (4 minutes)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy $(addprefix -p runai.,elastic embedded ga hpo hub_service mp profiler reporter spawner utils widgets)
+	$(BIN)/mypy $(addprefix -p runai.,elastic embedded ga hpo hub_service lab mp profiler reporter spawner utils widgets)
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics --no-warn-unused-ignores tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo

@@ -15,4 +15,10 @@ PACKAGES = {
     for folder in sorted(FOLDERS)
     if all(map(str.isidentifier, folder.parts))  # not .ipynb_checkpoints
 }
-setup(packages=[*PACKAGES], package_dir=PACKAGES)
+# The extension, where JupyterLab looks for it; an editable installation has no data files.
+DATA = {
+    "share/jupyter/labextensions/@jupyter-runai/lab": "lab/share/labextensions/@jupyter-runai/lab",
+    "etc/jupyter/jupyter_server_config.d": "lab/etc/jupyter_server_config.d",
+}
+data_files = [(to, sorted(str(f) for f in Path(folder).iterdir())) for to, folder in DATA.items()]
+setup(packages=[*PACKAGES], package_dir=PACKAGES, data_files=data_files)

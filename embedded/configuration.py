@@ -65,6 +65,7 @@ MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
 ADMIN_SCOPE = "custom:runai:admin"
 WITH_LIMIT = ("/bin/sh", "-c", 'ulimit -Sn "$0"; exec "$@"')
 EXAMPLES = Path(__file__).parent.parent / "examples"  # beside us, in a checkout as in a wheel
+LAB = Path(__file__).parent.parent / "lab"
 ADMIN_GROUPS = {"sudo", "wheel"}
 
 
@@ -243,7 +244,9 @@ def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
     ]
     c.Spawner.environment = {
         # Defaults of JupyterLab that users can change: no question about news at the first start.
-        "JUPYTER_CONFIG_PATH": str(Path(__file__).with_name("lab")),
+        # The extension, too: an editable installation has no data files.
+        "JUPYTER_CONFIG_PATH": f"{Path(__file__).with_name('lab')}{os.pathsep}{LAB / 'etc'}",
+        "JUPYTER_PATH": str(LAB / "share"),
     }
     c.RunaiLocalSpawner.system_users = settings.system_users
     c.RunaiLocalSpawner.users_directory = str(directory.users)

@@ -94,6 +94,10 @@ function render({ model, el }) {
       return;
     }
     const { verb, label, workers } = action;
+    if (!(label in BEGUN)) {  // what the front end does itself, such as a tab with the output
+      model.send({ verb, workload: row.id, uid: row.uid });
+      return;
+    }
     const stops = label === "Stop";
     const asked = identity(row);
     if (stops && clicks.confirming !== asked) {

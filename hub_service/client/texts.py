@@ -135,6 +135,16 @@ LIST_COLUMNS: Final[Mapping[str, Callable[[WorkloadView, datetime], str]]] = {
 """Columns of a list of workloads, in a terminal and in a notebook: the cells by heading."""
 
 
+def dry_run_outcome(w: WorkloadView, unchecked: str) -> str:
+    """Format the outcome of a dry run; the notes give the reason for a wait."""
+    if w.reason is None:
+        return "would be submitted" + ("" if unchecked else " and start at once")
+    if w.reason.is_making_room and w.expected_start:
+        return f"would be submitted; it {w.expected_start.text}"
+    when = f", {w.expected_start.text}" if w.expected_start else ""
+    return f"would be submitted and wait{when}"
+
+
 def fact_text(fact: Fact, now: datetime) -> str:
     """Return a fact's text, with its time in local time and how long ago that was."""
     if fact.at is None:

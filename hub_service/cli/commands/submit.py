@@ -16,7 +16,7 @@ from runai.hub_service.cli.framework.program_argument import (
 )
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting
-from runai.hub_service.client import Client
+from runai.hub_service.client import Client, texts
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.client.request_options import request_options, request_values
 from runai.hub_service.processes.accounts.umask import umask_note
@@ -96,19 +96,10 @@ def _print_result(reply: SubmitReply) -> None:
     else:
         listed = reply.workloads[:MAX_LISTED_JOBS]
     for w in listed:
-        outcome = _dry_run_outcome(w, reply.unchecked) if reply.dry_run else f"submitted: {w.state}"
+        submitted = f"submitted: {w.state}"
+        outcome = texts.dry_run_outcome(w, reply.unchecked) if reply.dry_run else submitted
         click.echo(f"{w.kind} {w.id} {outcome}")
     if reply.dry_run and reply.count > MAX_LISTED_JOBS:
         click.echo(f"and so on: {reply.count:,} jobs")
     for note in reply.notes:
         click.echo(note)
-
-
-def _dry_run_outcome(w: WorkloadView, unchecked: str) -> str:
-    """Format the outcome of a dry run; the notes give the reason for a wait."""
-    if w.reason is None:
-        return "would be submitted" + ("" if unchecked else " and start at once")
-    if w.reason.is_making_room and w.expected_start:
-        return f"would be submitted; it {w.expected_start.text}"
-    when = f", {w.expected_start.text}" if w.expected_start else ""
-    return f"would be submitted and wait{when}"
