@@ -52,6 +52,11 @@ class Link:
         connection = self.connection
         return AsyncClient(connection.url, connection.token, ca=connection.ca, source=self._source)
 
+    @property
+    def was_found(self) -> bool:
+        """Return True if the connection is that of the session or of `runai login`."""
+        return self._source is not None
+
     def whoami(self) -> WhoAmI:
         """Return the caller's current identity and projects."""
         return self.client.whoami()

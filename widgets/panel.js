@@ -2,12 +2,13 @@
 /**
  * The widget: draw the model's state whenever it changes, and carry out clicks.
  *
- * Remembers only what clicks have begun. A click goes to the service from here, because messages to a
- * kernel wait for the running cell; where that is impossible it goes to panel.py.
+ * Remembers only what clicks have begun. A click goes to the relay in the notebook server, because
+ * messages to a kernel wait for the running cell; where there is no relay it goes to panel.py.
  */
 
 import { watch } from "./liveness.js";
 import { patch } from "./nodes.js";
+import { askRelay, relayAddress } from "./relay.js";
 import { BEGUN, identity, view } from "./views.js";
 
 /**
@@ -72,18 +73,16 @@ function render({ model, el }) {
   async function describe(row) {
     const key = identity(row), { id, uid, version } = row;
     clicks.opened.set(key, { facts: clicks.opened.get(key)?.facts ?? [], version, at: 0 });
-    const service = model.get("service");
-    const facts = service ? await factsOf(service, row, fetch) : null;
-    if (facts) show(key, facts, version);
-    else model.send({ verb: "describe", workload: id, uid });
+    await ask({ verb: "describe", workload: id, uid });
   }
 
-  /** Show facts, unless they were closed meanwhile. @param {string} key @param {Fact[]} facts @param {string} [version] */
-  function show(key, facts, version) {
-    const opened = clicks.opened.get(key);
-    if (!opened) return;
-    clicks.opened.set(key, { facts, version: version ?? opened.version, at: Date.now() });
-    draw();
+  /** Ask the relay, or the kernel where there is none. @param {any} asked */
+  async function ask(asked) {
+    const relay = model.get("relay") ? relayAddress() : "";
+    const answer = relay ? await askRelay(`${relay}act`, asked) : null;
+    if (answer) hear(answer);
+    else model.send(asked);
+    return answer;
   }
 
   /** @param {Parameters<import("./views.js").Act>[0]} action @param {import("./views.js").Row} row */
@@ -112,19 +111,17 @@ function render({ model, el }) {
     versions.set(row.id, row.version);
     later(() => { if (versions.get(row.id) === row.version) finish(row.id); }, BEGUN_MS);
     draw();
-    const service = model.get("service");
-    const body = workers ? { workers } : null;
-    const error = service ? await request(service, verb, row, fetch, body) : null;
-    if (error === null) model.send({ verb, workload: row.id, uid: row.uid, ...body });
+    const answer = await ask({ verb, workload: row.id, uid: row.uid, ...(workers && { workers }) });
     // A row that is kept looks the same, but for its text.
-    else if (error || verb === "keep") { finish(row.id, error); draw(); }
+    if (answer && verb === "keep") { finish(row.id); draw(); }
   }
 
-  /** @param {{workload?: string, uid?: string, error?: string, facts?: Fact[], asks?: string}} answer of panel.py */
+  /** @param {{workload?: string, uid?: string, error?: string, facts?: Fact[], asks?: string}} answer of the kernel or the relay */
   function hear(answer) {
     const { workload = "", uid = "" } = answer, key = identity({ id: workload, uid });
-    if (answer.facts) show(key, answer.facts);
-    if (answer.error && clicks.opened.get(key)?.at === 0) clicks.opened.delete(key);
+    const opened = clicks.opened.get(key);  // none: it was closed meanwhile
+    if (answer.facts && opened) { clicks.opened.set(key, { ...opened, facts: answer.facts, at: Date.now() }); draw(); }
+    if (answer.error && opened?.at === 0) clicks.opened.delete(key);
     if (answer.asks) model.send({ shown: true });
     if (answer.workload && answer.error) { finish(answer.workload, answer.error); draw(); }
   }
@@ -142,67 +139,5 @@ function render({ model, el }) {
     setTimeout(() => model.send({ shown: false }), REMOVED_MS);
   };
 }
-
-/**
- * Ask the service for a change with the browser's login; sign in first where that has not happened.
- * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
- * Another workload that has the row's name by now is left alone.
- * @param {string} service path of the service @param {Action["verb"]} verb
- * @param {{id: string, uid: string}} row
- * @param {typeof fetch} net @param {object | null} [body] @returns {Promise<string | null>}
- */
-export async function request(service, verb, row, net, body = null) {
-  try {
-    const reply = await send(service, row, net, verb === "delete" ? "" : `/${verb}`, {
-      method: verb === "delete" ? "DELETE" : "POST",
-      ...(body && { body: JSON.stringify(body) }),
-    });
-    if (reply === null) return null;
-    if (reply.ok) return "";
-    const problem = await reply.json();
-    return typeof problem.detail === "string" ? `${problem.detail} ${problem.hint ?? ""}`.trim() : null;
-  } catch {
-    return null;
-  }
-}
-
-/**
- * Ask the service for a workload's facts; null when it cannot be reached from here, or refuses.
- * @param {string} service @param {{id: string, uid: string}} row @param {typeof fetch} net @returns {Promise<Fact[] | null>}
- */
-export async function factsOf(service, row, net) {
-  try {
-    const reply = await send(service, row, net, "", { method: "GET" });
-    return reply?.ok ? (await reply.json()).facts : null;
-  } catch {
-    return null;
-  }
-}
-
-/**
- * Send a request about a workload; sign in first where that has not happened. Null: that was refused.
- * @param {string} service @param {{id: string, uid: string}} row @param {typeof fetch} net
- * @param {string} path below the workload's @param {{method: string, body?: string}} options @returns {Promise<Response | null>}
- */
-async function send(service, { id, uid }, net, path, options) {
-  const workload = `${service}api/v1/workloads/${id.split("/").map(encodeURIComponent).join("/")}`;
-  const ask = () => net(`${workload}${path}?uid=${encodeURIComponent(uid)}`, {
-    credentials: "same-origin",
-    headers: { "X-XSRFToken": tokens.get(service) ?? "", ...(options.body && { "Content-Type": "application/json" }) },
-    ...options,
-  });
-  const reply = tokens.has(service) ? await ask() : null;
-  if (reply !== null && reply.status !== 401 && reply.status !== 403) return reply;
-  // Being logged in at the hub is enough: the service's page logs in by itself, without a question.
-  await net(service, { credentials: "same-origin" });
-  const who = await net(`${service}api/v1/whoami`, { credentials: "same-origin" });
-  const token = who.headers.get("X-XSRFToken");
-  if (!who.ok || !token) return null;
-  tokens.set(service, token);
-  return ask();
-}
-
-/** @type {Map<string, string>} What each service wants to see beside its login cookie. */
-const tokens = new Map();
 
 export default { render };

@@ -37,7 +37,7 @@ from runai.widgets.state import Chart, ViewState
 from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
-FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "liveness.js", "panel.js")
+FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "liveness.js", "relay.js", "panel.js")
 """In order of imports; only the last module's default export remains."""
 LOADS = 40
 """Points of a sparkline: about a minute."""
@@ -69,6 +69,8 @@ class Panel(anywidget.AnyWidget):
 
     state: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     service = traitlets.Unicode().tag(sync=True)
+    relay = traitlets.Bool().tag(sync=True)
+    """True if the notebook server relays to the same platform, as the same user."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Panel(anywidget.AnyWidget):
         self._process = CreatorProcess()
         self._recent_loads: dict[str, deque[float | None]] = {}
         state = self._with_recent(render(overview))
-        super().__init__(state=state, service=here.page_path)
+        super().__init__(state=state, service=here.page_path, relay=here.was_found)
         self._link = here
         self._render, self._describe, self._on_lost, self._is_done = render, describe, lose, done
         self._latest = overview

@@ -4,8 +4,9 @@
  * the notebook server says that there is a platform.
  */
 
-import { ask, listen } from "./live.js";
+import { listen } from "./live.js";
 import { outputTab } from "./log.js";
+import { askRelay } from "./relay.js";
 import { runForm } from "./run_form.js";
 import { sidePanel } from "./side.js";
 import { statusItem } from "./status.js";
@@ -57,7 +58,8 @@ function start(app, services, parts, baseUrl) {
 function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notification, ToolbarButton }, base) {
   style(base);
   const { palette, statusBar, launcher, browser, notebooks, documents } = services;
-  const act = (/** @type {any} */ asked) => ask(`${base}act`, asked);
+  const ask = async (/** @type {string} */ what, /** @type {any} */ asked) =>
+    await askRelay(`${base}${what}`, asked) ?? { error: "The notebook server does not answer." };
   const tell = (/** @type {string} */ text, kind = "info") => Notification?.[kind]?.(text, { autoClose: 5000 });
 
   const icon = LabIcon && new LabIcon({ name: "runai:gpu", svgstr: ICON });
@@ -69,7 +71,6 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
 
   const side = widget(Widget, PANEL);
   const panel = sidePanel({
-    act,
     output({ workload, uid }) {
       const tab = outputTab(`${base}log`, { workload, uid });
       const content = widget(Widget, `runai-lab-log-${Date.now()}`);
@@ -82,7 +83,7 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       app.shell.activateById(main.id);
     },
     async folder(asked) {
-      const { error, folder, path } = await act(asked);
+      const { error, folder, path } = await ask("act", asked);
       if (error) tell(error, "error");
       else if (path && browser) {
         await browser.model.cd(`/${path}`);
@@ -115,11 +116,11 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       const context = [...app.shell.widgets("main")].map((each) => each.context).find((each) => each?.path === path);
       if (context?.model.dirty) await context.save();
       const local = documents?.services.contents.localPath(path) ?? path;
-      const form = await ask(`${base}run`, { path: local, form: true });
+      const form = await ask("run", { path: local, form: true });
       if (form.error) return tell(form.error, "error");
       const body = widget(Widget, "runai-lab-run");
       const dialog = new Dialog({ title: `Run ${local.split("/").pop()} as a GPU job`, body, buttons: [Dialog.cancelButton()] });
-      body.node.append(runForm(form, (values) => ask(`${base}run`, { ...values, path: local }), (answer) => {
+      body.node.append(runForm(form, (values) => ask("run", { ...values, path: local }), (answer) => {
         dialog.dispose();
         tell(answer.lines.join(" "), "success");
         app.commands.execute(OPEN);

@@ -1,5 +1,5 @@
 // @ts-check
-/** The way to the notebook server: frames over a websocket while the window is visible, and requests. */
+/** Frames of the notebook server, over a websocket while the window is visible. */
 
 const HIDDEN_MS = 1000, AGAIN_MS = 2000, AGAIN_MOST_MS = 15000;
 
@@ -47,26 +47,4 @@ export function listen(url, show) {
     document.removeEventListener("visibilitychange", look);
     close();
   };
-}
-
-/** @param {string} name */
-const cookie = (name) => document.cookie.split("; ").find((each) => each.startsWith(`${name}=`))?.slice(name.length + 1) ?? "";
-
-/**
- * Ask the notebook server; errors are sentences in the answer.
- * @param {string} url @param {object} asked @returns {Promise<any>}
- */
-export async function ask(url, asked) {
-  try {
-    const reply = await fetch(url, {
-      method: "POST",
-      credentials: "same-origin",
-      headers: { "Content-Type": "application/json", "X-XSRFToken": cookie("_xsrf") },
-      body: JSON.stringify(asked),
-    });
-    const answer = await reply.json();
-    return reply.ok ? answer : { error: answer.message ?? `The notebook server answers ${reply.status}.` };
-  } catch {
-    return { error: "The notebook server does not answer." };
-  }
 }

@@ -5,7 +5,7 @@ import { h, patch } from "./nodes.js";
 import panel from "./panel.js";
 
 /**
- * @typedef {{act: (asked: any) => Promise<any>, output: (row: any) => void, folder: (row: any) => void}} Doing
+ * @typedef {{output: (row: any) => void, folder: (row: any) => void}} Doing
  */
 
 /** A session's banner is closed until its words change. @param {Doing} doing */
@@ -22,14 +22,14 @@ export function sidePanel(doing) {
   /** The model of four functions that the widget's script draws. */
   const model = {
     /** @param {string} name */
-    get: (name) => (name === "state" ? state : ""),
+    get: (name) => ({ state, relay: true })[name] ?? "",
     on: (/** @type {string} */ event, /** @type {Function} */ listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
     off: (/** @type {string} */ event, /** @type {Function} */ listener) => listeners.set(event, (listeners.get(event) ?? []).filter((each) => each !== listener)),
     /** @param {any} content */
-    async send(content) {
+    send(content) {
       if (content.verb === "output") doing.output(content);
       else if (content.verb === "folder") doing.folder(content);
-      else if (content.verb) emit("msg:custom", await doing.act(content));
+      else if (content.verb) emit("msg:custom", { ...content, error: "The notebook server does not answer." });
     },
   };
   /** @param {string} event @param {...any} values */

@@ -5,7 +5,8 @@ import { test } from "node:test";
 import { gpus, percent } from "../../widgets/amounts.js";
 import { chartLegend, chartPicture, pieces, roundScale } from "../../widgets/chart.js";
 import { patch } from "../../widgets/nodes.js";
-import panel, { factsOf, request } from "../../widgets/panel.js";
+import panel from "../../widgets/panel.js";
+import { askRelay } from "../../widgets/relay.js";
 import { view } from "../../widgets/views.js";
 import { install } from "./dom.mjs";
 
@@ -255,39 +256,46 @@ test("patched button calls its latest handler", () => {
   assert.deepEqual(calls, ["second"]);
 });
 
-// -- the service -------------------------------------------------------------------------------
+// -- the relay ---------------------------------------------------------------------------------
 
-const reply = (status, body = {}, headers = {}) =>
-  ({ ok: status < 400, status, json: async () => body, headers: new Headers(headers) });
-const PAGE_REPLY = reply(200), WHOAMI_REPLY = reply(200, {}, { "X-XSRFToken": "t0ken" });
+const reply = (status, body = {}) => ({ ok: status < 400, status, json: async () => body });
+const ASKED = { verb: "suspend", workload: "vision/a", uid: "u1" };
 
-/** A network of prepared answers, with a record of the requests. */
-function network(...answers) {
-  const requests = [];
-  const net = async (url, options) => {
-    requests.push(`${options.method ?? "GET"} ${url} ${options.headers?.["X-XSRFToken"] ?? ""}`.trim());
-    const answer = answers.shift();
-    if (!answer) throw new TypeError("Failed to fetch");
-    return answer;
-  };
-  return { net, requests };
-}
-
-test("first click signs in at the service, a later click reuses the token", async () => {
-  const { net, requests } = network(PAGE_REPLY, WHOAMI_REPLY, reply(200), reply(202));
-  assert.equal(await request("/one/", "suspend", WORKLOAD, net), "");
-  assert.equal(await request("/one/", "delete", WORKLOAD, net), "");
-  assert.deepEqual(requests, [
-    "GET /one/", "GET /one/api/v1/whoami",
-    "POST /one/api/v1/workloads/vision/a/suspend?uid=u1 t0ken", "DELETE /one/api/v1/workloads/vision/a?uid=u1 t0ken",
-  ]);
+test("relay gets a click as JSON, with the token of the page's cookie", async () => {
+  install().cookie = "a=1; _xsrf=t0ken; b=2";
+  const sent = [];
+  const net = async (url, options) => { sent.push([url, options]); return reply(200, { error: "" }); };
+  assert.deepEqual(await askRelay("/user/bob/runai/lab/act", ASKED, net), { error: "" });
+  const [[url, options]] = sent;
+  assert.deepEqual([url, options.method, options.headers["X-XSRFToken"]], ["/user/bob/runai/lab/act", "POST", "t0ken"]);
+  assert.deepEqual(JSON.parse(options.body), ASKED);
 });
 
-test("scale click sends the number of workers to the service", async () => {
-  const sent = [], answers = [PAGE_REPLY, WHOAMI_REPLY, reply(200)];
-  const net = async (url, options) => { sent.push(options); return answers.shift(); };
-  assert.equal(await request("/four/", "scale", WORKLOAD, net, { workers: 3 }), "");
-  assert.deepEqual([sent[2].body, sent[2].headers["Content-Type"]], ['{"workers":3}', "application/json"]);
+for (const [condition, answer] of [
+  ["nothing answers", () => { throw new TypeError("Failed to fetch"); }],
+  ["the user is logged out", () => reply(403)],
+  ["the extension is missing", () => reply(404)],
+  ["the answer is no JSON", () => ({ ok: true, status: 200, json: async () => { throw new SyntaxError("<html>"); } })],
+]) {
+  test(`relay has no answer if ${condition}`, async () => {
+    install().cookie = "";
+    assert.equal(await askRelay("/act", ASKED, async () => answer()), null);
+  });
+}
+
+test("click in JupyterLab goes to the relay, and its refusal is displayed", async (t) => {
+  const document = install(), el = document.createElement("div");
+  Object.assign(document, { cookie: "", getElementById: () => ({ textContent: '{"baseUrl": "/user/bob/"}' }) });
+  globalThis.location = { href: "http://hub/user/bob/lab" };
+  t.mock.method(globalThis, "fetch", async (url) => reply(200, { ...ASKED, error: `refused by ${url}` }));
+  const widget = model({ state: state(), service: "", relay: true });
+  const removeView = panel.render({ model: widget, el });
+  button(el, "Suspend a").onclick();
+  for (let turn = 0; turn < 10; turn++) await Promise.resolve();
+  assert.match(el.textContent, /refused by http:\/\/hub\/user\/bob\/runai\/lab\/act/);
+  assert.deepEqual(widget.sent, []);
+  removeView();
+  delete globalThis.location;
 });
 
 test("scale click outside JupyterHub sends the number of workers to the kernel", async () => {
@@ -300,37 +308,6 @@ test("scale click outside JupyterHub sends the number of workers to the kernel",
   assert.deepEqual(widget.sent, [{ verb: "scale", workload: "vision/a", uid: "u1", workers: 3 }]);
   removeView();
 });
-
-test("click after an expired login signs in again once", async () => {
-  const { net, requests } = network(PAGE_REPLY, WHOAMI_REPLY, reply(200), reply(403), PAGE_REPLY, WHOAMI_REPLY, reply(200));
-  await request("/two/", "suspend", WORKLOAD, net);
-  assert.equal(await request("/two/", "resume", WORKLOAD, net), "");
-  assert.equal(requests.length, 7);
-});
-
-test("refused click returns the sentence of the service", async () => {
-  const { net } = network(PAGE_REPLY, WHOAMI_REPLY, reply(409, { detail: "It is finished.", hint: "Delete it." }));
-  assert.equal(await request("/three/", "suspend", WORKLOAD, net), "It is finished. Delete it.");
-});
-
-test("facts come from the service, with the login of the browser", async () => {
-  const facts = [{ label: "Name", text: "a" }];
-  const { net, requests } = network(PAGE_REPLY, WHOAMI_REPLY, reply(200, { facts }));
-  assert.deepEqual(await factsOf("/five/", WORKLOAD, net), facts);
-  assert.equal(requests[2], "GET /five/api/v1/workloads/vision/a?uid=u1 t0ken");
-  assert.equal(await factsOf("/five/", WORKLOAD, network(reply(404)).net), null);
-});
-
-for (const [condition, answers] of [
-  ["nothing answers", []],
-  ["the user is logged out", [reply(200), reply(401)]],
-  ["another site answers", [reply(200), reply(200)]],
-  ["the page is missing", [reply(404), reply(404)]],
-]) {
-  test(`click is left to the kernel if ${condition}`, async () => {
-    assert.equal(await request(`/${condition}/`, "suspend", WORKLOAD, network(...answers).net), null);
-  });
-}
 
 // -- the widget --------------------------------------------------------------------------------
 
