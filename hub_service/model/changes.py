@@ -9,7 +9,7 @@ from itertools import compress, count
 from operator import is_not
 from typing import NamedTuple, TypeVar
 
-from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.model.records import WorkloadId, WorkloadRecord
 
 T = TypeVar("T")
 
@@ -61,6 +61,22 @@ def is_same_workload(record: WorkloadRecord, other: WorkloadRecord) -> bool:
         other.submitted,
         other_spec.user,
     )
+
+
+class WorkloadChanges(NamedTuple):
+    """Workloads that came, changed or went since a version.
+
+    Readers drop the removed ones first: a name that was deleted and submitted anew is in both.
+    """
+
+    version: int
+    """Version of this state; the next call continues from it."""
+    changed: Sequence[WorkloadRecord]
+    """New and changed workloads as they are now, oldest first."""
+    removed: Sequence[WorkloadId] = ()
+    """Removed workloads; readers may never have seen some of them."""
+    is_all: bool = False
+    """True if `changed` is all workloads: readers drop those that are not in it."""
 
 
 class Broadcast:

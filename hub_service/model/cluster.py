@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Container, Mapp
 from dataclasses import dataclass
 from typing import Protocol
 
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import (
@@ -187,6 +188,13 @@ class Cluster(ControlledCluster, Protocol):
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, finished ones included, oldest first."""
+
+    async def changes(self, since: int | None) -> WorkloadChanges:
+        """Return the changes of `workloads` since a version; the cost depends on their number.
+
+        All workloads are returned if `since` is None, a version to come (the service was restarted)
+        or too long ago.
+        """
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload."""

@@ -97,6 +97,7 @@ class KubernetesCluster:
 
         self.lookup = lookup = WorkloadLookup(cache, changes)
         self.workloads = lookup.workloads
+        self.changes = lookup.changes
         self.names = lookup.names
         self.holders = lookup.holders
         self.workload = lookup.workload

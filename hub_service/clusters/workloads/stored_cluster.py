@@ -35,6 +35,7 @@ from runai.hub_service.clusters.workloads.worker_environment import worker_envir
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
@@ -215,6 +216,10 @@ class StoredCluster:
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return self._index.records()
+
+    async def changes(self, since: int | None) -> WorkloadChanges:
+        """Return the changes of workloads since a version; None: all workloads."""
+        return self._index.changes(since)
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload, an element of an array, or a whole array."""

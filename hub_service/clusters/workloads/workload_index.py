@@ -4,7 +4,6 @@ The cost of a change depends on the rows that changed: tens of thousands of jobs
 change, and no submission, request or cycle may scan all of them.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import (
     Callable,
@@ -25,7 +24,9 @@ from runai.hub_service.clusters.states import lifecycle
 from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
 from runai.hub_service.clusters.states.transition import Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
+from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.model import arrays
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.records import (
     ACTIVE,
     ElasticRules,
@@ -71,14 +72,10 @@ class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
         self._rows: dict[WorkloadId, WorkloadRecord] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""
-        self._next_number = 0
-        self._records: list[WorkloadRecord] = []
-        self._record_numbers: list[int] = []
-        """Sequence numbers of `_records`."""
-        self._deleted_numbers: list[int] = []
-        """Sequence numbers of deleted workloads that `_records` may still have."""
-        self._changed_records: dict[WorkloadId, None] = {}
-        """Workloads with records that are not in `_records` yet; new ones in order."""
+        self._next_numbers = count()
+        self._log = ChangeLog()
+        self._records: tuple[int, Sequence[WorkloadRecord]] = 0, []
+        """All records at a version of the log."""
         self._active: dict[WorkloadId, None] = {}
         self._with_devices: dict[WorkloadId, None] = {}
         """Workloads that have devices or have released them."""
@@ -200,7 +197,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
     def __setitem__(self, workload: WorkloadId, row: WorkloadRecord) -> None:
         before = self._rows.get(workload)
         if before is None:
-            self._assign_numbers([workload])
+            self._numbers[workload] = next(self._next_numbers)
         self._unfinished_jobs[row.spec.user] += _unfinished_jobs(row) - _unfinished_jobs(before)
         self.update_queue_status(row)
         self._to_build.add(workload)
@@ -227,8 +224,8 @@ class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
             self._elements[array].pop(workload)
             if not self._elements[array]:
                 del self._elements[array]
-        self._deleted_numbers.append(self._numbers.pop(workload))
-        self._changed_records.pop(workload, None)
+        self._numbers.pop(workload)
+        self._log.add_removal(workload)
         self._active.pop(workload, None)
         self._with_devices.pop(workload, None)
         self._timed.pop(workload, None)
@@ -246,7 +243,7 @@ class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
     def update_queue_status(self, row: WorkloadRecord) -> None:
         """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
-        self._changed_records[row.id] = None
+        self._log.add_change(row.id)
         self.reported_waits.pop(row.id, None)
 
     def unreported_waits(self, waits: Sequence[Wait]) -> list[Wait]:
@@ -261,37 +258,13 @@ class WorkloadIndex(MutableMapping[WorkloadId, WorkloadRecord]):
 
     def records(self) -> Sequence[WorkloadRecord]:
         """Return all records, oldest first; the same object until something changes."""
-        if self._changed_records or self._deleted_numbers:
-            # Callers may keep the list, so the next one is a new object; a copy is cheap.
-            self._records = list(self._records)
-            self._remove_deleted()
-            for workload in self._changed_records:
-                self._insert_record(self._numbers[workload], self._rows[workload])
-            self._changed_records.clear()
-        return self._records
+        if self._records[0] != self._log.version:
+            self._records = self._log.version, list(self._rows.values())
+        return self._records[1]
 
-    def _remove_deleted(self) -> None:
-        """Remove deleted workloads from the list; some were never in it."""
-        is_remaining = bytearray(b"\1") * len(self._record_numbers)
-        for number in self._deleted_numbers:
-            place = bisect_left(self._record_numbers, number)
-            if place < len(self._record_numbers) and self._record_numbers[place] == number:
-                is_remaining[place] = 0
-        if not all(is_remaining):
-            self._records = list(compress(self._records, is_remaining))
-            self._record_numbers = list(compress(self._record_numbers, is_remaining))
-        self._deleted_numbers.clear()
-
-    def _insert_record(self, number: int, record: WorkloadRecord) -> None:
-        if not self._record_numbers or number > self._record_numbers[-1]:
-            self._record_numbers.append(number)
-            self._records.append(record)
-        else:
-            self._records[bisect_left(self._record_numbers, number)] = record
-
-    def _assign_numbers(self, names: Sequence[WorkloadId]) -> None:
-        self._numbers.update(zip(names, count(self._next_number), strict=False))
-        self._next_number += len(names)
+    def changes(self, since: int | None) -> WorkloadChanges:
+        """Return the changes of the records since a version; None: all records."""
+        return self._log.since(since, self._rows, self._numbers.__getitem__)
 
     def active_rows(self) -> Iterator[WorkloadRecord]:
         """Yield the rows with processes, or possibly with some."""

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import is_not
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.informers.cluster_informers import ChangeSignals
@@ -21,7 +23,9 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
 )
 from runai.hub_service.clusters.states.identity import refuse_other
 from runai.hub_service.clusters.states.user_actions import refusal_of_whole_array
+from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.model import arrays
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
 
@@ -50,7 +54,8 @@ class WorkloadLookup:
         self._changes = changes
         self._record_builder, self._allocation_builder = RecordBuilder(), AllocationBuilder()
         self._arrays = ArrayRecords()
-        self._records: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._records: dict[WorkloadId, WorkloadRecord] = {}
+        self._log = ChangeLog()
         self._records_by_array: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
         self._names = _UsedIds(self)
         self._allocations: Mapping[str, Sequence[Allocation]] = {}
@@ -62,13 +67,29 @@ class WorkloadLookup:
         await self._cache.informers.listed()
         if self._built_at is not self._changes.next:  # many calls come between two changes
             cluster_state = self._cache.state()
-            self._records, self._built_at = self._build(cluster_state), self._changes.next
+            before, self._records = self._records, self._build(cluster_state)
+            self._built_at = self._changes.next
+            self._log_changes(before)
             self._records_by_array = arrays_of(self._records)
             self._allocations = self._allocation_builder.allocations_by_node(cluster_state)
             self._holders = {w: r for w, r in self._records.items() if r.has_devices}
         return self._records
 
-    def _build(self, cluster_state: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
+    def _log_changes(self, before: Mapping[WorkloadId, WorkloadRecord]) -> None:
+        """Log the differences to the build before; an equal record stays the same object."""
+        for workload in before.keys() - self._records.keys():
+            self._log.add_removal(workload)
+        is_new_object = map(is_not, map(before.get, self._records), self._records.values())
+        for workload, record in list(compress(self._records.items(), is_new_object)):
+            known = before.get(workload)
+            if known == record:
+                self._records[workload] = known
+                continue
+            if known is not None and known.uid != record.uid:
+                self._log.add_removal(workload)
+            self._log.add_change(workload)
+
+    def _build(self, cluster_state: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
         """Build the records of all workloads, arrays among them by age."""
         records = self._record_builder.records(cluster_state)
         self._arrays.begin()
@@ -93,6 +114,11 @@ class WorkloadLookup:
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return list((await self.records()).values())
+
+    async def changes(self, since: int | None) -> WorkloadChanges:
+        """Return the changes of workloads since a version; None: all workloads."""
+        records = await self.records()
+        return self._log.since(since, records, lambda workload: _age(records[workload]))
 
     async def names(self) -> Container[WorkloadId]:
         """Return the workload IDs in use."""
