@@ -12,7 +12,7 @@ from typing import NoReturn
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
 from runai.hub_service.ledger import DeviceAllocation, Ledger, PastRequest
-from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
+from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadState
@@ -92,8 +92,8 @@ class HistoryRecorder:
         self._ledger = ledger
         self._changes = changes
         self._clock = clock
-        self._records: Sequence[WorkloadRecord] | None = None
-        """Records of the last run; None before the first run."""
+        self._version: int | None = None
+        """Version of the workloads at the last run; None before the first run."""
         self._states: dict[WorkloadId, WorkloadState] = {}
         self._elastic = elastic
         self._written: dict[WorkloadId, tuple[object, ...]] = {}
@@ -117,21 +117,19 @@ class HistoryRecorder:
         began = clock()
         # Read before the cluster, because agent reports add new workloads to the ledger meanwhile.
         recorded = set(self._ledger.workloads())
-        records = await self._cluster.workloads()
+        changes = await self._cluster.changes(self._version)
         holders = await self._cluster.holders()
         allocations = device_allocations(holders.values(), await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, allocations)
         # Changes before the first run are in the cluster's own history. Workloads that ended
         # meanwhile, or just before a crash, are still in the ledger; so are workloads that came and
         # went between two runs, if an agent reported them.
-        is_first, before = self._records is None, self._records or ()
-        differences = compared(before, records, is_same_workload)
-        removed_ids = [before[place].id for place in differences.removed]
-        states = {name: self._states.pop(name) for name in removed_ids if name in self._states}
-        for name in removed_ids:
+        is_first = self._version is None
+        removed = list(self._states) if changes.is_all else changes.removed
+        states = {name: self._states.pop(name) for name in removed if name in self._states}
+        for name in removed:
             self._written.pop(name, None)
-        changed_records = differences.changed_or_added(records)
-        for place, record in enumerate(changed_records):
+        for place, record in enumerate(changes.changed):
             if place % RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
             name, state = record.id, record.state
@@ -145,13 +143,14 @@ class HistoryRecorder:
                     project=record.spec.project,
                     user=record.spec.user,
                 )
-        for removed in (recorded | states.keys()) - self._states.keys():
-            self._ledger.event(removed, "deleted", "")
-            self._ledger.forget(removed)
-        self._records = records
+        for name in recorded | states.keys():
+            if name not in self._states:
+                self._ledger.event(name, "deleted", "")
+                self._ledger.forget(name)
+        self._version = changes.version
         # Of those that had finished before this service, the requests are written.
         await self._record_requests(
-            r for r in changed_records if not (is_first and r.state.finished)
+            r for r in changes.changed if not (is_first and r.state.finished)
         )
         return clock() - began
 

@@ -26,7 +26,7 @@ from runai.hub_service.api.views.read_model import ReadModel
 from runai.hub_service.api.views.start_forecasts import StartForecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.viewer import Viewer
-from runai.hub_service.api.views.workload_queues import LastQueues
+from runai.hub_service.api.views.workload_queues import NO_QUEUES, LastQueues, Queues
 from runai.hub_service.clusters.states.identity import refuse_other
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -133,7 +133,9 @@ class Platform:
         one.
         """
         workloads: Sequence[WorkloadRecord] = ()
+        queues = NO_QUEUES
         if listed:
+            queues = await self._current_queues()
             workloads = await self.cluster.workloads()
             self.view_cache.retain(workloads)
         return ReadModel(
@@ -148,11 +150,19 @@ class Platform:
             progress=await self._progress(progress_of),
             idle=self.idle.now,
             view_cache=self.view_cache,
-            queued=self.queues.of,
+            queues=queues,
             agent_reports=self.agent_reports,
             recent=self.recent,
             former_members={} if self.former_members is None else self.former_members.by_project,
         )
+
+    async def _current_queues(self) -> Queues:
+        """Bring the queues up to date, and return them."""
+        since = self.queues.version
+        changes = await self.cluster.changes(since)
+        if self.queues.version == since:  # else a call at the same time has applied them
+            self.queues.apply(changes)
+        return self.queues.queues
 
     async def _progress(
         self, workloads: Collection[WorkloadId] | None

@@ -9,7 +9,13 @@ from typing import Literal, NamedTuple, Protocol
 from runai.hub_service.api.views.device_holders import NO_HOLDERS, DeviceHolders
 from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.api.views.view_cache import MeasurementTimes, ViewCache, was_begun
-from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
+from runai.hub_service.api.views.workload_queues import (
+    NO_QUEUES,
+    WAITING,
+    ProjectSums,
+    Queues,
+    sums_of,
+)
 from runai.hub_service.controller.idle.idle_watch import IdleNow
 from runai.hub_service.controller.notifications import RecentNotifications
 from runai.hub_service.ledger import Totals
@@ -102,8 +108,8 @@ class ReadModel:
     """Former members with workloads that still exist, by project."""
     view_cache: ViewCache = field(default_factory=ViewCache)
     """Cache of views."""
-    queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
-    """Orders workloads into queues, or returns the previous queues."""
+    queues: Queues = NO_QUEUES
+    """The workloads in queue order, and those that do not wait."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
     """Idle state of a workload; None: it is not idle."""
 
@@ -218,11 +224,6 @@ class ReadModel:
     def simulated(self) -> bool:
         """Return True if any device is simulated."""
         return any(d.simulated for devices in self.devices.values() for d in devices)
-
-    @cached_property
-    def queues(self) -> Queues:
-        """Return the workloads in queue order, and the workloads that do not wait."""
-        return self.queued(self.workloads)
 
     @cached_property
     def sums(self) -> Mapping[str, ProjectSums]:

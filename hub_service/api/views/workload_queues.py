@@ -6,12 +6,11 @@ counts the rest.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Generic, TypeVar
 
 from runai.hub_service.api.views.device_holders import Holders
-from runai.hub_service.model.changes import compared, is_same_workload
-from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadState
+from runai.hub_service.model.changes import WorkloadChanges
+from runai.hub_service.model.records import ProjectSpec, WorkloadId, WorkloadRecord, WorkloadState
 
 RECENT = 100
 """Finished workloads in an overview; `runai list` shows all."""
@@ -95,14 +94,12 @@ class Queues:
         """Return all workloads of a user; oldest first."""
         return _oldest_first(self._owned.get(user, {}))
 
-    @classmethod
-    def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
-        """Order workloads into queues."""
-        return LastQueues().of(workloads)
+
+NO_QUEUES = Queues((), Holders(), SortedQueues(), SortedQueues(), {}, {})
 
 
 class LastQueues:
-    """Queues of the last list of records, updated incrementally.
+    """Queues of all workloads, updated incrementally.
 
     Thousands wait while a few come, change or go: all other records stay in place. Each record
     keeps its number as long as it exists, higher than the numbers of all earlier ones.
@@ -110,9 +107,12 @@ class LastQueues:
 
     def __init__(self) -> None:
         """Start without records."""
-        self._records: Sequence[WorkloadRecord] = ()
-        self._numbers: list[int] = []
-        """Number of each record, in list order."""
+        self.queues = NO_QUEUES
+        """Queues at `version`; later changes leave the object as it is."""
+        self.version: int | None = None
+        """Version of the workloads; None: there was none yet."""
+        self._records: dict[WorkloadId, tuple[int, WorkloadRecord]] = {}
+        """All records with their numbers."""
         self._next = 0
         self._not_waiting: NumberedRecords = {}
         """Records that do not wait."""
@@ -120,36 +120,30 @@ class LastQueues:
         self._projects, self._users, self._owned = _Index[str](), _Index[str](), _Index[str]()
         self._users_and_projects = _Index[tuple[str, str]]()
         self._arrays: NumberedRecords = {}
-        self._queues = Queues((), Holders(), SortedQueues(), SortedQueues(), {}, {})
 
-    def of(self, records: Sequence[WorkloadRecord]) -> Queues:
-        """Return the queues of the records, which are ordered oldest first."""
-        if records is not self._records:
-            self._update(records)
-        return self._queues
-
-    def _update(self, records: Sequence[WorkloadRecord]) -> None:
-        """Update the indexes and queues to the new list of records."""
-        before, numbers, last_queues = self._records, self._numbers, self._queues
-        removed, changed, added_from = compared(before, records, is_same_workload)
+    def apply(self, changes: WorkloadChanges) -> None:
+        """Update the queues by the changes since `version`."""
+        if changes.version == self.version:
+            return
         holders_changed = False
-        for old_index in removed:
-            holders_changed |= self._remove(numbers[old_index], before[old_index])
-            self._owned.discard(before[old_index].spec.user, numbers[old_index])
-        for old_index, new_index in changed:
-            holders_changed |= self._remove(numbers[old_index], before[old_index])
-            holders_changed |= self._insert(numbers[old_index], records[new_index])
-        if removed:
-            numbers = _without_removed(numbers, removed)
-        for record in records[added_from:]:
-            numbers.append(self._next)
-            holders_changed |= self._insert(self._next, record)
-            self._next += 1
-        self._records, self._numbers = records, numbers
+        for workload in list(self._records) if changes.is_all else changes.removed:
+            if workload in self._records:
+                number, record = self._records.pop(workload)
+                holders_changed |= self._remove(number, record)
+                self._owned.discard(record.spec.user, number)
+        for record in changes.changed:
+            number, before = self._records.get(record.id, (self._next, None))
+            if before is None:
+                self._next += 1
+            else:
+                holders_changed |= self._remove(number, before)
+            self._records[record.id] = number, record
+            holders_changed |= self._insert(number, record)
+        self.version, last_queues = changes.version, self.queues
         holding = last_queues.holding
         if holders_changed:
             holding = Holders(tuple(_oldest_first(self._holding)))
-        self._queues = Queues(
+        self.queues = Queues(
             self._present(),
             holding,
             SortedQueues(*self._projects.publish_with_unchanged(last_queues.of_project)),
@@ -230,14 +224,6 @@ class _Index(Generic[Name]):
         if records is None:
             records = self._changed[name] = dict(self._published.get(name, ()))
         return records
-
-
-def _without_removed(numbers: Sequence[int], removed: Iterable[int]) -> list[int]:
-    """Drop the numbers at the removed indexes."""
-    is_remaining = bytearray(b"\1") * len(numbers)
-    for index in removed:
-        is_remaining[index] = 0
-    return list(compress(numbers, is_remaining))
 
 
 def _oldest_first(records: NumberedRecords) -> list[WorkloadRecord]:

@@ -40,6 +40,8 @@ class ObservedState:
     """True if its owner was notified of idle GPUs."""
     ends_soon: bool = False
     """True if its owner is to know of the end of its time."""
+    uid: str = ""
+    """Identity of the workload; "": it had no event yet."""
 
 
 NEVER_RAN = ObservedState(WorkloadState.QUEUED, 0)
@@ -53,7 +55,8 @@ def observe(
     paused = before is not None and len(record.pauses) > before.pauses
     away = paused or record.state is WorkloadState.PAUSED or (before is not None and before.away)
     runs = record.state is WorkloadState.RUNNING or record.state.finished
-    return ObservedState(record.state, len(record.pauses), away and not runs, is_idle, ends_soon)
+    is_away, uid = away and not runs, record.uid
+    return ObservedState(record.state, len(record.pauses), is_away, is_idle, ends_soon, uid)
 
 
 def events_between(before: ObservedState, now: ObservedState) -> list[Kind]:

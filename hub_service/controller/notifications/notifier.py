@@ -22,7 +22,7 @@ from runai.hub_service.controller.notifications.events import (
     events_between,
     observe,
 )
-from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
+from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import (
     WorkloadId,
@@ -68,7 +68,8 @@ class Notifier:
         self._changes = changes
         self._clock = clock
         self._again_s = again_s
-        self._records: Sequence[WorkloadRecord] = ()
+        self._version: int | None = None
+        """Version of the workloads at the last poll; None before the first poll."""
         self._last_states: dict[WorkloadId, ObservedState] = {}
         self._active: dict[WorkloadId, WorkloadRecord] = {}
         """Workloads whose idleness may change without a change of their record."""
@@ -92,16 +93,15 @@ class Notifier:
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        before, records = self._records, await self._cluster.workloads()
-        differences = compared(before, records, is_same_workload)
-        for index in differences.removed:
-            self._last_states.pop(before[index].id, None)
-            self._active.pop(before[index].id, None)
+        changes = await self._cluster.changes(self._version)
+        changed = {record.id: record for record in changes.changed}
+        removed = self._last_states.keys() - changed if changes.is_all else changes.removed
+        for workload in removed:
+            self._last_states.pop(workload, None)
+            self._active.pop(workload, None)
         # Few of thousands change, and most wait for their first start or have finished.
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
-        candidates = self._active | {
-            record.id: record for record in differences.changed_or_added(records)
-        }
+        candidates = self._active | changed
         for place, (workload, record) in enumerate(candidates.items()):
             if place % RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
@@ -112,6 +112,8 @@ class Notifier:
             if not record.state.finished:
                 self._active[workload] = record
             last = self._last_states.get(workload)
+            if last is not None and last.uid not in {"", record.uid}:
+                last = None  # of an earlier workload of this name
             if last is not None and record.state.finished and last.state is record.state:
                 continue  # no further events after the end
             idle = self._idle(workload)
@@ -127,7 +129,7 @@ class Notifier:
                 events_between(last, self._last_states[workload]) if last is not None else ()
             ):
                 self._enqueue(await self._build_notification(kind, record))
-        self._records = records
+        self._version = changes.version
         return clock() - began
 
     async def _warn_once(self, record: WorkloadRecord) -> None:

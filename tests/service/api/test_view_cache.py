@@ -25,10 +25,11 @@ from runai.hub_service.api.views.view_cache import (
     ViewCache,
 )
 from runai.hub_service.api.views.viewer import Viewer
-from runai.hub_service.api.views.workload_queues import Queues
+from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.controller.idle.idle_watch import IdleNow
 from runai.hub_service.controller.idle.idleness import IdleActionKind
 from runai.hub_service.ledger import Totals
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
@@ -54,7 +55,9 @@ async def test_overview_from_a_shared_cache_equals_one_from_a_private_cache(simu
     shared_model = replace(read_model, view_cache=ViewCache())  # no view of an earlier moment
 
     for actor in (*actors, *actors):  # nothing is awaited from here on, so nothing changes
-        private_model = replace(shared_model, view_cache=ViewCache(), queued=Queues.of)
+        private_queues = LastQueues()
+        private_queues.apply(WorkloadChanges(0, read_model.workloads, is_all=True))
+        private_model = replace(shared_model, view_cache=ViewCache(), queues=private_queues.queues)
         private_view = overview_view(Viewer(private_model, actor))
 
         shared_view = overview_view(Viewer(shared_model, actor))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.api.views.workload_queues import RECENT, LastQueues, Queues
+from runai.hub_service.clusters.workloads.change_log import ChangeLog
+from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
@@ -32,34 +37,64 @@ records = st.builds(
 )
 
 
-@given(st.lists(records, max_size=8), st.data())
+def with_own_names(workloads: Sequence[WorkloadRecord]) -> list[WorkloadRecord]:
+    return [
+        replace(record, spec=replace(record.spec, name=f"exp-{number}"))
+        for number, record in enumerate(workloads)
+    ]
+
+
+def queues_of(workloads: Sequence[WorkloadRecord]) -> Queues:
+    last_queues = LastQueues()
+    last_queues.apply(WorkloadChanges(0, workloads, is_all=True))
+    return last_queues.queues
+
+
+named_records = st.lists(records, max_size=12).map(with_own_names)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.none() | records), max_size=30), st.data())
 def test_updated_workload_queues_equal_rebuilt_queues_after_each_change(
-    first: list[WorkloadRecord], data: st.DataObject
+    steps: list[tuple[int, WorkloadRecord | None]], data: st.DataObject
 ) -> None:
-    last_queues, current = LastQueues(), first
-    latest = last_queues.of(current)
-    earlier_results = [(latest, current)]
-    for _ in range(3):
-        current = [data.draw(st.just(record) | records) for record in current]
-        current += data.draw(st.lists(records, max_size=2))
-        removed = data.draw(st.sets(st.integers(0, 9)))
-        current = [record for place, record in enumerate(current) if place not in removed]
-
-        latest = last_queues.of(current)
-        assert last_queues.of(current) is latest
-        earlier_results.append((latest, current))
-
+    """Each step deletes a workload (None), submits it, or replaces its record."""
+    last_queues, log, rows = LastQueues(), ChangeLog(max_removals=3), dict[str, WorkloadRecord]()
+    for number, record in steps:
+        user = "ana" if number % 2 else "mia"
+        if record is not None:
+            spec = replace(record.spec, name=f"exp-{number}", project="vision", user=user)
+            rows[spec.id] = replace(record, spec=spec)
+            log.add_change(spec.id)
+        elif rows.pop(f"vision/exp-{number}", None) is not None:
+            log.add_removal(f"vision/exp-{number}")
         if data.draw(st.booleans()):
-            assert latest == Queues.of(current)
+            continue  # the queues are read later
+        before = last_queues.queues
+        owned_before = {user: before.owned(user) for user in ("ana", "mia")}
+
+        last_queues.apply(log.since(last_queues.version, rows, list(rows).index))
+
+        assert last_queues.queues == queues_of(list(rows.values()))
+        assert owned_before == {user: before.owned(user) for user in owned_before}
         for user in ("ana", "mia", "nobody"):
-            assert list(map(id, latest.owned(user))) == [
-                id(r) for r in current if r.spec.user == user
+            assert list(map(id, last_queues.queues.owned(user))) == [
+                id(r) for r in rows.values() if r.spec.user == user
             ]
 
 
-@given(st.lists(records, max_size=8))
+def test_workload_queues_without_a_change_are_the_same_object() -> None:
+    last_queues = LastQueues()
+    last_queues.apply(WorkloadChanges(7, (), is_all=True))
+    before = last_queues.queues
+
+    last_queues.apply(WorkloadChanges(7, ()))
+
+    assert last_queues.queues is before
+
+
+@given(named_records)
 def test_waiting_workloads_are_queued_by_project_and_user(workloads: list[WorkloadRecord]) -> None:
-    built = Queues.of(workloads)
+    built = queues_of(workloads)
 
     waiting = [r for r in workloads if r.state.value in {"queued", "paused", "retrying"}]
     for queues, key_of in (
@@ -80,16 +115,16 @@ def test_waiting_workloads_are_queued_by_project_and_user(workloads: list[Worklo
 def test_workload_queues_limit_the_number_of_finished_workloads(
     record: WorkloadRecord, many: int
 ) -> None:
-    workloads = [record] * many
+    workloads = with_own_names([record] * many)
 
-    assert len(Queues.of(workloads).present) == min(many, RECENT)
+    assert len(queues_of(workloads).present) == min(many, RECENT)
 
 
-@given(st.lists(records, max_size=12), st.integers(0, 6))
+@given(named_records, st.integers(0, 6))
 def test_first_records_of_a_workload_queue_equal_the_start_of_the_sorted_queue(
     workloads: list[WorkloadRecord], many: int
 ) -> None:
-    partial, complete = Queues.of(workloads), Queues.of(workloads)
+    partial, complete = queues_of(workloads), queues_of(workloads)
 
     for queues, all_ in (
         (partial.of_project, complete.of_project),

@@ -11,6 +11,7 @@ import pytest
 
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.controller import history_recorder
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import (
@@ -207,6 +208,55 @@ async def test_history_recorder_closes_workload_that_ended_between_two_cycles(se
 
     assert service.ledger.workloads() == []
     assert [e.kind for e in await service.ledger.events("vision/short")] == ["deleted"]
+
+
+@pytest.mark.parametrize("is_read_anew", [False, True], ids=["changes", "all read anew"])
+async def test_history_recorder_writes_each_state_change_and_end_once(service, is_read_anew):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    specs = {
+        name: WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
+        for name in ("a-runs", "ended", "gone", "queued-again", "suspended-again", "brief")
+    }
+    await service.cluster.submit([spec for name, spec in specs.items() if name != "brief"])
+    await service.cycle()
+    await service.cluster.suspend("vision/ended", by="ana")
+    for name in ("gone", "queued-again", "suspended-again"):
+        await service.cluster.delete(f"vision/{name}", by="ana")
+    service.now += 10
+    again = [replace(specs[name]) for name in ("queued-again", "suspended-again", "brief")]
+    await service.cluster.submit(again)
+    await service.cluster.suspend("vision/suspended-again", by="ana")
+    await service.cluster.delete("vision/brief", by="ana")
+    if is_read_anew:
+        service.cluster._index._log = ChangeLog()
+
+    for _ in range(2):
+        await service.recorder.record_changes()
+
+    events = {name: await service.ledger.events(f"vision/{name}") for name in specs}
+    assert {name: [event.kind for event in found] for name, found in events.items()} == {
+        "a-runs": [],
+        "ended": ["suspended"],
+        "gone": ["deleted"],
+        "queued-again": [],
+        "suspended-again": ["suspended"],
+        "brief": [],
+    }
+
+
+async def test_history_recorder_stores_the_request_of_a_job_submitted_anew(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000))
+    requests = []
+    for _ in range(2):
+        await service.cluster.submit([replace(spec)])
+        await service.controller.cycle()
+        requests += await service.cycle()
+        service.cluster.complete("vision/exp")
+        await service.cluster.delete("vision/exp", by="ana")
+        service.now += 10
+
+    assert requests == 2 * [("vision/exp", REQUEST_JSON % DEFAULT_PRIORITY, 1)]
 
 
 async def test_allocation_cache_is_rebuilt_only_when_allocations_change(service):

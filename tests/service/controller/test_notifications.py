@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from labs import Clock, SimulatedLab, plan, running, start, stop
+from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.controller.idle.idle_watch import IdleNow
 from runai.hub_service.controller.idle.idleness import IdleActionKind
 from runai.hub_service.controller.notifications import (
@@ -97,6 +98,32 @@ async def test_job_pause_resume_and_idleness_are_notified_once_each():
         (kind, "vision/exp") for kind in ("paused", "resumed", "idle")
     ]
     assert "nlp takes back what is its own" in notifications[0].text
+
+
+@pytest.mark.parametrize("is_read_anew", [False, True], ids=["changes", "all read anew"])
+async def test_events_of_a_job_are_not_notified_for_a_later_job_of_its_name(is_read_anew):
+    lab, recent = SimulatedLab(), RecentNotifications()
+    notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
+    async with running(lab.simulated):
+        stays, replaced, gone = (lab.job(name) for name in ("stays", "replaced", "gone"))
+        await lab.started(stays, replaced, gone)
+        await notifier.poll()
+        for job in (replaced, gone):
+            await lab.end(job, 0)
+            await lab.cluster.delete(job.id, by="ana")
+        await lab.pass_time(10)
+        await lab.started(lab.job("replaced"), device=1)
+        for job in (stays, replaced):
+            await lab.end(job, 1)
+        if is_read_anew:
+            lab.simulated._index._log = ChangeLog()
+        await notifier.poll()
+
+    found = [
+        (notification.kind, notification.workload) for notification in recent.of("ana", Clock()())
+    ]
+    assert found == [("failed", stays.id)]
+    assert notifier._last_states.keys() == {stays.id, replaced.id}
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ended by itself", "killed"])
