@@ -19,7 +19,9 @@ def new_row(name: str, position: int) -> WorkloadRecord:
 
 
 def empty_index(max_removals: int) -> WorkloadIndex:
-    index = WorkloadIndex((), RetentionPolicy(), lambda spec, _now: new_row(spec.name, 0), len)
+    index = WorkloadIndex(
+        (), RetentionPolicy(), lambda spec, _now: new_row(spec.name, 0), lambda _spec: 1
+    )
     index._log = ChangeLog(max_removals)
     return index
 
