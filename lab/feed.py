@@ -15,7 +15,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.client.connection import ConnectionSource, find_connection
 from runai.hub_service.client.status_line import StatusLine, status_line
 from runai.hub_service.wire.errors import RunaiError, Unavailable
-from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
+from runai.hub_service.wire.schemas import FINISHED, Overview, WhoAmI, WorkloadView
 
 EVERY_S: Final = 2.0
 """Least seconds between two frames."""
@@ -180,7 +180,8 @@ def free_text(overview: Overview) -> str:
 
 def banner(view: WorkloadView) -> str:
     """Return why a session has no GPU, and what to do; "" while it has one."""
-    if view.allocated or view.finished or not (view.gpus or view.gpu_memory_mib):
+    wants = view.state not in FINISHED and (view.gpus or view.gpu_memory_mib)
+    if view.allocated or not wants:
         return ""
     why = view.reason.text.rstrip(".") if view.reason else ""
     if view.released is not None:
