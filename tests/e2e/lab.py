@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,14 @@ def write_notebook(path: Path, texts: Sequence[str]) -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in texts]
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
+
+
+def set_theme(home: Path, theme: str) -> None:
+    """Choose a user's theme, Light or Dark, for the next page that is opened."""
+    folder = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = json.dumps({"theme": f"JupyterLab {theme}"})
+    (folder / "themes.jupyterlab-settings").write_text(setting)
 
 
 def open_notebook(page: Page, url: str, user: str, path: str) -> None:

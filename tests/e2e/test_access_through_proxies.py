@@ -124,7 +124,7 @@ def use_session_and_page(page: Page, platform: Platform) -> None:
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=lab.SPAWN_MS)
     lab.run_all_cells(page)
     expect(page.locator(".jp-Notebook")).to_contain_text("you are bob")
-    panel = page.locator(".runai-panel").first
+    panel = page.locator(".jp-OutputArea .runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="proxied-job")).to_contain_text("running")
     expect(page.locator(".jp-Notebook")).to_contain_text("Caddy 2")
     lab.save_picture(page, lab.PICTURES, "door-lab")

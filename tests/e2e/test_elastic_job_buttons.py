@@ -99,7 +99,7 @@ def test_page_adds_a_worker_and_panel_of_a_busy_kernel_removes_it(platform, bob_
     lab.write_notebook(platform.data_dir / "users" / "bob" / "clicked.ipynb", cells)
     lab.open_notebook(page, platform.url, "bob", "clicked.ipynb")
     lab.run_all_cells(page)
-    panel = page.locator(".runai-panel")
+    panel = page.locator(".jp-OutputArea .runai-panel")
     expect_size(panel, "3 of 1 to 3 GPUs")
 
     panel.get_by_role("button", name=f"Remove a worker {JOB_NAME}").click()

@@ -71,7 +71,7 @@ def test_idle_gpus_are_retained_released_and_regained_by_clicks(platform, page_o
     lab.write_notebook(platform.data_dir / "users" / "bob" / "idle.ipynb", NOTEBOOK_CELLS)
     lab.open_notebook(page, platform.url, "bob", "idle.ipynb")
     lab.run_all_cells(page)
-    panel = page.locator(".runai-panel")
+    panel = page.locator(".jp-OutputArea .runai-panel")
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=TIMEOUT_MS)
 
     panel.get_by_role("button", name="Delete done").click()

@@ -95,7 +95,7 @@ def test_notebook_users_choose_wait_for_and_share_a_gpu_and_submit_a_job(
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), home / "story.ipynb")
     lab.open_notebook(ana_page, base_url(hub), "ana", "story.ipynb")
     lab.run_all_cells(ana_page)
-    panel = ana_page.locator(".runai-panel").last
+    panel = ana_page.locator(".jp-OutputArea .runai-panel").last
     row = panel.get_by_role("row").filter(has_text="exp")
     expect(row).to_contain_text("running", timeout=TIMEOUT_MS)
     lab.save_picture(ana_page, PICTURES, "kubernetes-lab")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -54,7 +53,8 @@ PANEL_SNAPSHOTS = [
 """,
     """
 - row:
-  - cell "exp1"
+  - cell "Details of exp1":
+    - button "Details of exp1"
   - cell /running/
   - cell "1 of 1"
   - cell
@@ -87,7 +87,7 @@ def expect_busy(page: Page) -> None:
 def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
     platform: Platform, busy_page: Page
 ) -> None:
-    panel = busy_page.locator(".runai-panel")
+    panel = busy_page.locator(".jp-OutputArea .runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
     bob = platform.client("bob")
 
@@ -135,7 +135,7 @@ def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
     lab.write_notebook(platform.data_dir / "users" / "patty" / "seven.ipynb", NOTEBOOK_CELLS)
     lab.open_in_notebook_7(page, platform.url, "patty", "seven.ipynb")
     lab.run_all_cells(page)
-    panel = page.locator(".runai-panel")
+    panel = page.locator(".jp-OutputArea .runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
 
     expect(state).to_contain_text("running", timeout=TIMEOUT_MS)
@@ -166,16 +166,13 @@ VIEW_CELLS = [
 @pytest.mark.axe
 def test_notebook_views_have_no_accessibility_problems(platform, page_of):
     home = platform.data_dir / "users" / "patty"
-    settings_folder = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
     page = page_of("patty")
     lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    settings_folder.mkdir(parents=True, exist_ok=True)
     page.set_viewport_size({"width": 1360, "height": 1900})  # a notebook has no full page
     problems_by_theme = {}
     for theme in ("Light", "Dark"):
-        theme_setting = json.dumps({"theme": f"JupyterLab {theme}"})
-        (settings_folder / "themes.jupyterlab-settings").write_text(theme_setting)
+        lab.set_theme(home, theme)
         notebook = f"views-{theme.lower()}"
         lab.write_notebook(
             home / f"{notebook}.ipynb", [cell.format(notebook) for cell in VIEW_CELLS]
@@ -191,7 +188,7 @@ def test_notebook_views_have_no_accessibility_problems(platform, page_of):
         output = page.locator(".jp-OutputArea-output").last
         expect(output).to_contain_text("GPU busy", timeout=TIMEOUT_MS)
         lab.save_picture(page, PICTURES and PICTURES / "variants", f"views-{theme.lower()}-desk")
-        if theme_problems := problems(page, ".runai"):
+        if theme_problems := problems(page, ".jp-OutputArea .runai"):
             problems_by_theme[theme] = theme_problems
 
     assert problems_by_theme == {}

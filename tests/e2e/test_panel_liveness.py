@@ -20,13 +20,13 @@ TIME_OF_LAST_UPDATE = re.compile(r"as of \d+ \w+, \d+:\d\d")
 
 
 def expect_live(page: Page) -> None:
-    panel = page.locator(".runai-panel")
+    panel = page.locator(".jp-OutputArea .runai-panel")
     expect(panel.get_by_role("button", name="Stop exp1")).to_be_visible()
     expect(panel.get_by_text("not live since")).to_have_count(0)
 
 
 def expect_stale(page: Page, picture_name: str) -> None:
-    panel = page.locator(".runai-panel")
+    panel = page.locator(".jp-OutputArea .runai-panel")
     expect(panel.get_by_text("not live since")).to_be_visible()
     expect(panel.get_by_role("button")).to_have_count(0)
     lab.save_picture(page, PICTURES and PICTURES / "variants", f"panel-{picture_name}")
@@ -49,7 +49,11 @@ def test_panel_is_live_until_its_kernel_ends_and_not_in_a_saved_notebook(platfor
     lab.open_notebook(second_page, platform.url, "bob", "live.ipynb")
     for open_page in (page, second_page):
         expect_live(open_page)
-        row = open_page.locator(".runai-panel").get_by_role("row").filter(has_text="exp1")
+        row = (
+            open_page.locator(".jp-OutputArea .runai-panel")
+            .get_by_role("row")
+            .filter(has_text="exp1")
+        )
         open_page.get_by_role("button", name="Suspend exp1").click()
         expect(row).to_contain_text("suspended")
         open_page.get_by_role("button", name="Resume exp1").click()

@@ -139,7 +139,7 @@ def test_readme_first_ten_minutes_have_the_described_results(
     lab.open_notebook(bob_page, platform.url, bob, notebook)
     lab.run_all_cells(bob_page)
     expect_states(bob_client, {"running": 4, "queued": 2})
-    panel = bob_page.locator(".runai-panel").first
+    panel = bob_page.locator(".jp-OutputArea .runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=90_000)
     expect(panel).to_contain_text("place 1 in the queue")
     lab.save_picture(bob_page, PICTURES, "lab-bob-over-quota")

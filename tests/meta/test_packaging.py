@@ -82,8 +82,14 @@ def test_wheel_contains_exactly_the_files_of_the_packages(wheel, shipped):
     }
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    data = {name.partition(".data/data/")[2] for name in packed if ".data/data/" in name}
 
-    assert packed == expected
+    assert {name for name in packed if ".data/data/" not in name} == expected
+    assert data == {
+        "etc/jupyter/jupyter_server_config.d/runai.json",
+        "share/jupyter/labextensions/@jupyter-runai/lab/package.json",
+        "share/jupyter/labextensions/@jupyter-runai/lab/remoteEntry.js",
+    }
 
 
 @pytest.mark.torch
