@@ -19,7 +19,7 @@ from machine import ROOT, measured
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform, runai_up
 from runai.hub_service.wire.workload_request import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
@@ -27,7 +27,7 @@ KILLS = {"service": 10, "hub": 3}
 PATIENCE_S = 120.0
 
 
-def ready_after(platform: Platform, kill: Callable[[], object]) -> float:
+def ready_after(platform: HubPlatform, kill: Callable[[], object]) -> float:
     """Kill a process, and return the seconds until the platform is ready."""
     began = time.perf_counter()
     kill()
@@ -43,7 +43,7 @@ def main() -> None:
     """Measure, print and save the figures."""
     about = measured()
     with tempfile.TemporaryDirectory(prefix="runai-recovery-") as place:
-        platform = Platform(Path(place))
+        platform = runai_up(Path(place))
         platform.start()
         try:
             client = platform.client("bob")

@@ -5,6 +5,8 @@
     eventually_async  the same in async tests: await eventually_async(job_is_running)
     chromium          path of a Chromium; the test needs the marker `browser`
     plane             a Kubernetes control plane, one for all tests with the marker `kubernetes`
+    lab               a namespace there, which is removed after the test with all projects
+    kubeconfig        the rights of the chart's service account, which the scheduler runs with
     real_hub, one_gpu, five_gpus    hubs that start once in a run (shared_hub.py)
 
 Markers such as `browser` and `hub` state a test's capabilities (capabilities.py); if
@@ -29,7 +31,7 @@ import ports
 import tiers
 import waiting
 from capabilities import CAPABILITIES, find_chromium, required
-from control_plane.lab import installed
+from control_plane.lab import ClusterLab, installed
 from control_plane.plane import ControlPlane
 from control_plane.programs import why_no_kubernetes
 from shared_hub import five_gpus, one_gpu, real_hub  # noqa: F401  fixtures
@@ -160,3 +162,14 @@ def plane() -> Iterator[ControlPlane]:
         pytest.skip(f"kubernetes: {missing}")
     with installed() as started:
         yield started
+
+
+@pytest.fixture
+def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
+    with ClusterLab(plane) as cluster_lab:
+        yield cluster_lab
+
+
+@pytest.fixture
+def kubeconfig(plane: ControlPlane) -> Path:
+    return plane.service_account("runai", "runai-scheduler")

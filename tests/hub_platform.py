@@ -1,14 +1,15 @@
-"""A real platform for tests: `runai up` on a data directory, driven over JupyterHub's REST API.
+"""A JupyterHub with the service as processes that tests start, kill and start again.
 
-One simulated GPU. ana, bo and cy are members of vision (quota 1), and so are dan, eve and fay;
-tests may remove the last three accounts. The data directory's own jupyterhub_config.py adds a
-service `tester` with an admin's rights. For tests with the marker `hub`.
+`runai_up` describes one as users start it. `running_hub` is that with the accounts below, one
+simulated GPU and our service `tester`. `users_hub` is JupyterHub alone with the service, for tests
+of authorization; `kubernetes_hub` has another with pods. For tests with the marker `hub`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import psutil
@@ -26,19 +27,25 @@ import psutil
 from ports import free_port
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import WorkloadView
 from waiting import eventually
 
 START_SECONDS = 180
 SPAWN_SECONDS = 180
+SERVICE_PATH = "/services/runai/"
+ACCESS_SCOPE = "access:services!service=runai"
+SUBMIT_SCOPE = "custom:runai:submit"
+JUPYTERHUB_RUNS = b"JupyterHub is now running"
+"""The last words of a start of JupyterHub alone."""
 TESTER_TOKEN = "a-token-of-the-tests"
 PASSWORD = "not-a-secret-here"
 USERS = ("ana", "bo", "cy")
 REMOVABLE_USERS = ("dan", "eve", "fay")
 SOFT_LIMIT = 5000  # of descriptors at the start; jupyter_server raises one below 4096 itself
 
-OWN_CONFIG = f"""
+TESTER_CONFIG = f"""
 c.JupyterHub.services.append({{"name": "tester", "api_token": "{TESTER_TOKEN}"}})
 c.JupyterHub.load_roles.append(
     {{
@@ -47,6 +54,10 @@ c.JupyterHub.load_roles.append(
         "scopes": ["admin:users", "admin:servers", "tokens"],
     }}
 )
+"""
+"""A service with an admin's rights."""
+
+OWN_CONFIG = f"""{TESTER_CONFIG}
 # A locked database is an error at once, not after five seconds.
 c.JupyterHub.db_kwargs = {{"connect_args": {{"check_same_thread": False, "timeout": 0.1}}}}
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
@@ -69,17 +80,27 @@ projects:
 class HubPlatform:
     """A platform that tests can kill and start again on the same data directory."""
 
-    READY: ClassVar = b"\nOpen http"
-    """The log's last words of a start."""
-
     data_dir: Path
     port: int
+    command: Sequence[str]
+    """Arguments of the interpreter."""
+    python: Path = Path(sys.executable)
+    """Interpreter of all the platform's processes."""
+    before: Sequence[str] = ()
+    """A command that starts the interpreter."""
     shell: Mapping[str, str] = field(default_factory=dict)
     """Environment variables in addition to our own."""
-    options: Sequence[str] = ()
-    """Further options of `runai up`."""
+    hidden: tuple[str, ...] = ("JUPYTERHUB",)
+    """The beginnings of our own variables that it does not inherit."""
+    cwd: Path | None = None
+    root: str = ""
+    """URL that users open, if not http://127.0.0.1:PORT."""
+    ready: bytes = b"\nOpen http"
+    """The log's last words of a start."""
     process: subprocess.Popen[bytes] | None = None
+    clients: list[Client] = field(default_factory=list)
     http: httpx.Client = field(init=False)
+    """The hub's API with the rights of the service `tester`."""
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(
@@ -91,67 +112,126 @@ class HubPlatform:
     # -- the platform as a whole
 
     def start(self) -> None:
-        command = [
-            *("sh", "-c", f'ulimit -Sn {SOFT_LIMIT}; exec "$@"', "up"),
-            *(sys.executable, "-m", "runai.embedded"),
-            *("--port", str(self.port), "--data-dir", str(self.data_dir), "--simulate", "1"),
-            *("--projects", str(self.data_dir / "projects.yaml")),
-            *self.options,
-        ]
+        """Start the platform; return once its log has the last words of a start.
+
+        An answer to HTTP is no sign: proxy and notebooks outlive a killed hub.
+        """
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(self.hidden)}
         with (self.data_dir / "up.log").open("ab") as log:
             begin = log.tell()
             self.process = subprocess.Popen(
-                command,
-                env={**os.environ, **self.shell},
+                [*self.before, self.python, *self.command],
+                env={**inherited, **self.shell},
+                cwd=self.cwd,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.wait_for_start(begin)
+        eventually(
+            lambda: self._runs() and self.ready in (self.data_dir / "up.log").read_bytes()[begin:],
+            within=START_SECONDS,
+            what="the platform has started",
+        )
+
+    def wait_until_served(self) -> None:
+        """Return when hub and service answer."""
+
+        def is_served() -> bool:
+            assert self._runs()
+            with suppress(httpx.HTTPError):
+                return self.http.get(f"{SERVICE_PATH}health", timeout=5).is_success
+            return False
+
+        eventually(is_served, within=START_SECONDS, what="hub and service answer")
+
+    def _runs(self) -> bool:
+        if (code := self.running.poll()) is not None:
+            raise RuntimeError(f"it ended with {code}:\n{self.log()[-4000:]}")
+        return True
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        """Return the process of JupyterHub: `runai up` becomes it."""
+        assert self.process is not None, "not started"
+        return self.process
+
+    def service_process(self) -> psutil.Process:
+        """Return the service, a child of JupyterHub.
+
+        Raises:
+            LookupError: it does not run.
+        """
+        for child in psutil.Process(self.running.pid).children():
+            with suppress(psutil.Error):  # killed, and not reaped yet
+                if "runai.hub_service" in child.cmdline():
+                    return child
+        raise LookupError("the service does not run")
 
     def kill(self) -> None:
         """Kill the hub as a crash would; its child processes stay."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        self.running.kill()
+        self.running.wait()
 
     def stop(self) -> None:
-        """Stop as Ctrl-C does, then kill the remaining processes."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
+        """Stop as Ctrl-C does, then kill the remaining processes (jobs outlive a platform)."""
+        for client in self.clients:
+            client.close()
+        self.running.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(60)
-        self.process.kill()
-        self.process.wait()
+            self.running.wait(60)
+        self.kill()
         self.http.close()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.pid != os.getpid() and str(self.data_dir) in process.environ().get(
-                    "RUNAI_DATA_DIR", process.environ().get("HOME", "")
-                ):
-                    process.kill()
+        kill_processes_below(self.data_dir)
 
-    def wait_for_start(self, begin: int) -> None:
-        """Return once the log, from offset `begin` on, has the last words of a start.
+    def log(self) -> str:
+        """Return the logs of hub and service."""
+        return (self.data_dir / "up.log").read_text(errors="replace")
 
-        An answer to HTTP is no sign: proxy and notebooks outlive a killed hub.
-        """
-        log = self.data_dir / "up.log"
+    # -- users
 
-        def started() -> bool:
-            assert self.process is not None
-            if self.process.poll() is not None:
-                raise RuntimeError(f"no start:\n{log.read_text(errors='replace')[-4000:]}")
-            return self.READY in log.read_bytes()[begin:]
+    @property
+    def url(self) -> str:
+        """Return the URL that users open."""
+        return self.root or f"http://127.0.0.1:{self.port}"
 
-        eventually(started, within=START_SECONDS, what="the platform has started")
+    def password(self, user: str) -> str:
+        """Return a generated password, from the file that `runai up` names."""
+        text = (self.data_dir / "secrets" / "passwords.txt").read_text()
+        entry = re.search(rf"^{user}\s+(\S+)$", text, re.MULTILINE)
+        assert entry, f"no password of {user} in passwords.txt"
+        return entry[1]
 
-    def token(self, user: str) -> str:
-        """Return a new token with a member's permissions."""
-        scopes = ["access:services!service=runai", "custom:runai:submit"]
-        reply = self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
-        return str(reply.raise_for_status().json()["token"])
+    def client(self, user: str) -> Client:
+        """Return a client that signed in by the generated password, as `runai login` does."""
+        with HubLogin(f"{self.url}/") as hub:
+            hub.log_in(user, self.password(user))
+            token = hub.mint_token()
+        client = Client(f"{self.url}{SERVICE_PATH}", token)
+        self.clients.append(client)
+        return client
+
+    def token(self, user: str, *scopes: str) -> str:
+        """Return a new token, by default with a member's permissions; create a missing user."""
+        self.http.post(f"/hub/api/users/{user}")
+        return str(self.request_token(user, *scopes).raise_for_status().json()["token"])
+
+    def request_token(self, user: str, *scopes: str) -> httpx.Response:
+        """Return the hub's answer: it refuses scopes that the user lacks."""
+        scopes = scopes or (ACCESS_SCOPE, SUBMIT_SCOPE)
+        return self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
+
+    def service(self, token: str = "") -> Client:
+        """Return a client of the service, by default with the token that it shares with the hub."""
+        token = token or DataDirectory(self.data_dir).hub_token()
+        return Client(f"{self.http.base_url}{SERVICE_PATH}", token, patience_s=60)
+
+    def call_service(
+        self, token: str, path: str, method: str = "GET", **request: Any
+    ) -> httpx.Response:
+        """Return the service's answer to a request with a token."""
+        url, headers = f"{self.url}{SERVICE_PATH}{path}", {"Authorization": f"Bearer {token}"}
+        return httpx.request(method, url, headers=headers, timeout=60, **request)
 
     @contextmanager
     def browser(self, user: str) -> Iterator[httpx.Client]:
@@ -238,8 +318,7 @@ class HubPlatform:
 
     def sessions(self) -> dict[str, WorkloadView]:
         """Return the sessions that hold or request GPUs, by user; no jobs."""
-        token = DataDirectory(self.data_dir).hub_token()
-        with Client(f"{self.http.base_url}/services/runai/", token, patience_s=60) as client:
+        with self.service() as client:
             return {
                 workload.user: workload
                 for workload in client.workloads()
@@ -252,18 +331,44 @@ class HubPlatform:
         return {user: session.allocated for user, session in self.sessions().items()}
 
 
+def runai_up(
+    data_dir: Path,
+    *options: str,
+    simulated: int | None = 5,
+    port: int = 0,
+    **fields: Any,
+) -> HubPlatform:
+    """Return a platform that `runai up` starts; `simulated=None`: the machine's devices."""
+    port = port or free_port()
+    gpus = () if simulated is None else ("--simulate", str(simulated))
+    place = ("--port", str(port), "--data-dir", str(data_dir))
+    command = ["-m", "runai.hub_service.cli", "up", *place, *gpus, *options]
+    return HubPlatform(data_dir, port, command, **fields)
+
+
+def one_gpu_platform(data_dir: Path, *options: str, **fields: Any) -> HubPlatform:
+    """Return a platform with one simulated GPU, a soft limit and the data directory's projects."""
+    before = ("sh", "-c", f'ulimit -Sn {SOFT_LIMIT}; exec "$@"', "up")
+    projects = ("--projects", str(data_dir / "projects.yaml"))
+    return runai_up(data_dir, *projects, *options, simulated=1, before=before, **fields)
+
+
 @contextmanager
 def running_hub(
     data_dir: Path, admins_lines: str = "", shell: Mapping[str, str] | None = None
 ) -> Iterator[HubPlatform]:
-    """Run a platform for the block, with these lines before ours; remove what it started."""
+    """Run a platform for the block, with these lines before ours; remove what it started.
+
+    ana, bo and cy are members of vision (quota 1), and so are dan, eve and fay; tests may remove
+    the last three accounts.
+    """
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
     for user in USERS + REMOVABLE_USERS:
         Accounts(directory).add(user, PASSWORD)
     (data_dir / "jupyterhub_config.py").write_text(f"{admins_lines}{OWN_CONFIG}")
     (data_dir / "projects.yaml").write_text(PROJECTS)
-    platform = HubPlatform(data_dir, free_port(), shell or {})
+    platform = one_gpu_platform(data_dir, shell=shell or {})
     try:
         platform.start()
         for user in USERS + REMOVABLE_USERS:
@@ -273,3 +378,12 @@ def running_hub(
         platform.stop()
         for link in data_dir.glob("tmp-*"):  # a killed hub leaves what the next start would remove
             rmtree(link.readlink(), ignore_errors=True)
+
+
+def kill_processes_below(data_dir: Path) -> None:
+    """Kill every process of this data directory; jobs outlive the platform on purpose."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = [*process.cmdline(), *process.environ().values(), process.cwd()]
+            if process.pid != os.getpid() and any(str(data_dir) in word for word in words):
+                process.kill()

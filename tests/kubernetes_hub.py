@@ -8,10 +8,7 @@ the chart's. ana, bo and cy are members of vision. For tests with the markers `h
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,41 +23,21 @@ from hub_configurations import (
     ZERO_TO_JUPYTERHUB_SETTINGS,
     documented_values,
 )
-from hub_platform import PASSWORD, TESTER_TOKEN, USERS, HubPlatform
+from hub_platform import JUPYTERHUB_RUNS, PASSWORD, TESTER_TOKEN, USERS, HubPlatform
 from ports import free_ports
 from runai.hub_service.client import Client
-from runai.hub_service.wire.schemas import WorkloadView
 from waiting import eventually
 
 SERVICE_TOKEN = "the-spawners-token"
 PROJECTS = "projects: {{vision: {{quota: {gpus}, build_quota: 1, members: [{members}]}}}}"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 
 class KubernetesHub(HubPlatform):
     """A hub with the same methods as a hub of one machine, and the pods of its servers."""
 
-    READY = b"JupyterHub is now running"
-
     lab: ClusterLab
     kubelet: ProcessKubelet
-    environ: Mapping[str, str]
     _logged: int = 0
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "jupyterhub", "-f", str(self.data_dir / "config.py")]
-        with (self.data_dir / "up.log").open("ab") as log:
-            begin = log.tell()
-            self.process = subprocess.Popen(
-                command,
-                cwd=self.data_dir,
-                env=dict(self.environ),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.wait_for_start(begin)
 
     def pod(self, user: str, server: str = "") -> dict[str, Any]:
         """Return the pod of a user's server, empty if there is none."""
@@ -85,17 +62,8 @@ class KubernetesHub(HubPlatform):
         found: dict[str, Any] = self.http.get(f"/hub/api/users/{user}").json()["servers"]
         return found
 
-    def client(self, token: str = SERVICE_TOKEN) -> Client:
-        """Return a client of the service."""
-        return Client(f"{self.http.base_url}/services/runai/", token, patience_s=60)
-
-    def sessions(self) -> dict[str, WorkloadView]:
-        with self.client() as client:
-            final_states = {"ended", "failed", "succeeded"}
-            found = [
-                w for w in client.workloads() if w.state not in final_states and w.kind == "session"
-            ]
-            return {session.user: session for session in found}
+    def service(self, token: str = SERVICE_TOKEN) -> Client:
+        return super().service(token)
 
     def spawn_named(self, user: str, server: str, **options: object) -> httpx.Response:
         """Request a named server."""
@@ -132,10 +100,6 @@ class KubernetesHub(HubPlatform):
         """Return the log lines since the last request for a server."""
         return self.log()[self._logged :]
 
-    def log(self) -> str:
-        """Return the logs of hub and service."""
-        return (self.data_dir / "up.log").read_text(errors="replace")
-
 
 @contextmanager
 def running_kubernetes_hub(
@@ -147,11 +111,7 @@ def running_kubernetes_hub(
     (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
     (place / "values.yaml").write_text(documented_values(f"http://127.0.0.1:{ports[2]}"))
     (place / "config.py").write_text(ZERO_TO_JUPYTERHUB_SETTINGS + DOCUMENTED_SETTINGS + config)
-    hub = KubernetesHub(place, ports[0])
-    hub.lab = lab
-    own = ("JUPYTERHUB", "RUNAI", "KUBE")
-    hub.environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(own)},
+    shell = {
         "KUBECONFIG": str(_hub_rights(lab)),
         "RUNAI_CLUSTER": "kubernetes",
         "RUNAI_DATA_DIR": str(place / "data"),
@@ -165,6 +125,14 @@ def running_kubernetes_hub(
         "RUNAI_TEST_SERVICE_RIGHTS": str(plane.service_account("runai", "runai-scheduler")),
         "RUNAI_TEST_TOKEN": TESTER_TOKEN,
     }
+    hub = KubernetesHub(
+        *(place, ports[0], ["-m", "jupyterhub", "-f", str(place / "config.py")]),
+        shell=shell,
+        hidden=("JUPYTERHUB", "RUNAI", "KUBE"),
+        cwd=place,
+        ready=JUPYTERHUB_RUNS,
+    )
+    hub.lab = lab
     with ProcessKubelet(plane, place / "node", gpus) as kubelet:
         hub.kubelet = kubelet
         lab.node(NODE, gpus=gpus, status=kubelet.status)
@@ -176,8 +144,6 @@ def running_kubernetes_hub(
             hub.stop_all()
         finally:
             hub.stop()
-            lab.forget_projects()
-            lab.forget(LEASE)
 
 
 def resources(pod: dict[str, Any]) -> dict[str, Any]:

@@ -227,5 +227,4 @@ async def kubernetes_lab(
         async with serving(around, clock) as cluster:
             yield KubernetesLab(cluster, around, clock)
     finally:
-        around.forget_projects()
         await asyncio.to_thread(around.remove)

@@ -135,6 +135,7 @@ class NodesLab(ClusterLab):
 
     def remove(self) -> None:
         """Delete everything; pods that are force-deleted would go on running on their nodes."""
+        self.forget_projects()
         path = f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs"
         self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
         pods = f"/api/v1/namespaces/{self.namespace.name}/pods"

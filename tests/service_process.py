@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
 TOKEN = "the-hubs-token"
+STARTS_S = 120
+"""A busy machine may import for half a minute, and a Lease may have to expire."""
 PROJECTS = "projects: {vision: {quota: 2, members: [ana]}}"
 
 
@@ -26,18 +29,24 @@ class Service:
     `python` is the interpreter of the next start: another's is another installation.
     """
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        projects: str = PROJECTS,
+        settings: Mapping[str, str] = {"RUNAI_SIMULATE": "2"},
+    ) -> None:
         self.directory = directory
         self.python: str | Path = sys.executable
         self.log = directory / "service.log"
-        (directory / "projects.yaml").write_text(PROJECTS)
+        (directory / "projects.yaml").write_text(projects)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
             "RUNAI_DATA_DIR": str(directory / "data"),
             "RUNAI_HUB_TOKEN": TOKEN,
-            "RUNAI_SIMULATE": "2",
             "RUNAI_PROJECTS": str(directory / "projects.yaml"),
             "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+            **settings,
         }
         self.client = Client(f"http://127.0.0.1:{port}/services/runai/", TOKEN, patience_s=120)
         self.process: subprocess.Popen[bytes] | None = None
@@ -56,7 +65,12 @@ class Service:
     def stop(self, number: int) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(90)
+
+    def end(self) -> None:
+        """Kill the service, and leave its jobs."""
+        self.stop(signal.SIGKILL)
+        self.client.close()
 
     def agent(self) -> psutil.Process | None:
         assert self.process is not None
@@ -95,3 +109,20 @@ class Service:
         eventually(lambda: self.client.workloads() == [])
         self.stop(signal.SIGTERM)
         self.client.close()
+
+
+def kubernetes_service(
+    place: Path, kubeconfig: Path, namespace: str, port: int, **settings: str
+) -> Service:
+    """Start a service over a cluster, which becomes the leader or waits to become it."""
+    place.mkdir()
+    projects = "projects: {vision: {quota: 1, members: [ana]}}"
+    cluster = {
+        "KUBECONFIG": str(kubeconfig),
+        "RUNAI_CLUSTER": "kubernetes",
+        "RUNAI_JOBS_IMAGE": "example/train",
+        "RUNAI_JOBS_NAMESPACE": namespace,
+    }
+    service = Service(place, port, projects, cluster | settings)
+    service.process = service.popen()
+    return service

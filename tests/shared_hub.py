@@ -3,8 +3,8 @@
 | fixture | hub |
 |---|---|
 | `real_hub` | JupyterHub and the service it manages, two simulated GPUs (`users_hub`) |
-| `one_gpu` | `runai up` with one simulated GPU, no JupyterLab extensions (`hub_platform`) |
-| `five_gpus` | `runai up` with five simulated GPUs, JupyterLab complete (`e2e.runai_up`) |
+| `one_gpu` | `runai up` with one simulated GPU, no JupyterLab extensions (`running_hub`) |
+| `five_gpus` | `runai up` with five simulated GPUs, JupyterLab complete (`runai_up`) |
 
 A test leaves them as it found them, or uses users and projects of its own. These need their own:
 embedded/test_liveness_probe (the service must answer within 8 s), e2e/test_idle_gpu_buttons (a
@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from e2e.runai_up import Platform
     from hub_platform import HubPlatform
-    from users_hub import Hub
 
 GROWS_AT_ONCE = {
     "RUNAI_ELASTIC_GROW_EVERY": "0",
@@ -35,7 +33,7 @@ GROWS_AT_ONCE = {
 
 
 @pytest.fixture(scope="session")
-def real_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+def real_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
     from users_hub import users_hub
 
     with users_hub(tmp_path_factory.mktemp("hub")) as hub:
@@ -51,10 +49,12 @@ def one_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
 
 
 @pytest.fixture(scope="session")
-def five_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    from e2e.runai_up import Platform
+def five_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    from hub_platform import TESTER_CONFIG, runai_up
 
-    platform = Platform(tmp_path_factory.mktemp("five-gpus"), environment=GROWS_AT_ONCE)
+    data_dir = tmp_path_factory.mktemp("five-gpus")
+    (data_dir / "jupyterhub_config.py").write_text(TESTER_CONFIG)
+    platform = runai_up(data_dir, shell=GROWS_AT_ONCE)
     platform.start()
     yield platform
     platform.stop()

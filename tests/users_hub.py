@@ -8,34 +8,32 @@ admin; members of the group watchers are admins of watched, which is nia's. Name
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from hub_platform import (
+    ACCESS_SCOPE,
+    JUPYTERHUB_RUNS,
+    PASSWORD,
+    SERVICE_PATH,
+    SUBMIT_SCOPE,
+    TESTER_TOKEN,
+    HubPlatform,
+)
 from ports import free_port
-from waiting import eventually
 
-PASSWORD = "a-password-of-the-tests"
 HUB_TOKEN = "hub-secret"
 NODE_TOKEN = "token-of-the-node-of-the-tests"
 NODE = socket.gethostname()
-TESTER_TOKEN = "token-of-the-tester"
 READER_TOKEN = "token-with-the-rights-of-the-service"
 IMPOSTOR_TOKEN = "token-of-the-service-named-ana"
-ACCESS_SCOPE = "access:services!service=runai"
-SUBMIT_SCOPE = "custom:runai:submit"
 ADMIN_SCOPE = "custom:runai:admin"
-SERVICE_PATH = "/services/runai/"
 
 CONFIG = """
 import sys
@@ -112,40 +110,8 @@ projects:
 """
 
 
-@dataclass
-class Hub:
-    url: str
-    data: Path
-
-    @property
-    def admin(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.url, headers={"Authorization": f"token {TESTER_TOKEN}"}, timeout=60
-        )
-
-    def token(self, user: str, *scopes: str) -> str:
-        with self.admin as http:
-            http.post(f"/hub/api/users/{user}")
-            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
-            return str(reply.json()["token"])
-
-    def token_or_refusal(self, user: str, *scopes: str) -> str:
-        """Return a token, or "" if the user lacks one of these scopes."""
-        with self.admin as http:
-            http.post(f"/hub/api/users/{user}")
-            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
-            return str(reply.json().get("token", ""))
-
-    def call_service(
-        self, token: str, path: str, method: str = "GET", **request: Any
-    ) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
-            return http.request(method, f"{SERVICE_PATH}{path}", **request)
-
-
 @contextmanager
-def users_hub(data: Path) -> Iterator[Hub]:
+def users_hub(data: Path) -> Iterator[HubPlatform]:
     """Run a hub for the block."""
     port = free_port()
     (data / "projects.yaml").write_text(PROJECTS)
@@ -166,33 +132,14 @@ def users_hub(data: Path) -> Iterator[Hub]:
             node_token=NODE_TOKEN,
         )
     )
-    with (data / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jupyterhub", "-f", str(data / "config.py")],
-            cwd=data,
-            stdout=log,
-            stderr=log,
-            env={k: v for k, v in os.environ.items() if not k.startswith("JUPYTERHUB")},
-        )
+    command = ["-P", "-m", "jupyterhub", "-f", str(data / "config.py")]
+    hub = HubPlatform(data, port, command, cwd=data, ready=JUPYTERHUB_RUNS)
     try:
-        eventually(
-            lambda: _answers(f"http://127.0.0.1:{port}{SERVICE_PATH}health", process), within=180
-        )
-        yield Hub(f"http://127.0.0.1:{port}", data)
-    except AssertionError:
-        print((data / "log").read_text())
-        raise
+        hub.start()
+        hub.wait_until_served()
+        yield hub
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(90)
-
-
-def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None
-    try:
-        return httpx.get(url, timeout=60).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+        hub.stop()
 
 
 def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +22,12 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from runai.hub_service.cli.framework.command_list import cli
-from runai.hub_service.client import Client
 from runai.hub_service.wire.device_schemas import OthersView
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import TOKEN, Service
 from waiting import eventually
 
-TOKEN = "the-hubs-token"
 GPU_UUID = "GPU-0aaaaaaa-0000-0000-0000-000000000000"
 UTILIZATION_BY_USER = {"ana": 0.4, "bo": 0.25}
 PROJECTS_FILE = "projects: {vision: {quota: 1, members: [ana, bo]}}"
@@ -40,27 +37,9 @@ class Platform:
     """A service with its agent on one device, and two sessions on it."""
 
     def __init__(self, directory: Path, port: int, **environment: str) -> None:
-        (directory / "projects.yaml").write_text(PROJECTS_FILE)
-        inherited_environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))
-        }
-        self.root = f"http://127.0.0.1:{port}/services/runai/"
-        self.client = Client(self.root, TOKEN, patience_s=120)
-        log = (directory / "service.log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "runai.hub_service"],
-            env=inherited_environment
-            | {
-                "RUNAI_DATA_DIR": str(directory / "data"),
-                "RUNAI_HUB_TOKEN": TOKEN,
-                "RUNAI_PROJECTS": str(directory / "projects.yaml"),
-                "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
-            }
-            | environment,
-            stdout=log,
-            stderr=log,
-        )
-        log.close()
+        self.service = Service(directory, port, PROJECTS_FILE, environment)
+        self.client = self.service.client
+        self.service.process = self.service.popen()
 
     def start_session(self, user: str, process: psutil.Process) -> None:
         """Start half a device's session, and attach `process` to it."""
@@ -74,8 +53,8 @@ class Platform:
     @contextlib.contextmanager
     def suspended_agent(self) -> Iterator[None]:
         """Stop the agent for the block, so that no newer sample arrives."""
-        children = psutil.Process(self.process.pid).children()
-        (agent,) = (c for c in children if "runai.hub_service.agent" in c.cmdline())
+        agent = self.service.agent()
+        assert agent is not None
         agent.suspend()
         try:
             yield
@@ -83,14 +62,14 @@ class Platform:
             agent.resume()
 
     def runai(self, *arguments: str) -> Any:
-        environment = {"RUNAI_API_URL": self.root, "JUPYTERHUB_API_TOKEN": TOKEN}
+        environment = {"RUNAI_API_URL": self.client.url, "JUPYTERHUB_API_TOKEN": TOKEN}
         result = CliRunner(env=environment).invoke(cli, [*arguments, "-o", "json"])
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
     def metric(self, name: str, **labels: str) -> float:
         reply = httpx.get(
-            f"{self.root}metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+            f"{self.client.url}metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
         )
         (value,) = (
             sample.value
@@ -102,8 +81,7 @@ class Platform:
 
     def close(self) -> None:
         self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.service.stop(signal.SIGTERM)
 
 
 @pytest.fixture

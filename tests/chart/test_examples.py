@@ -56,11 +56,11 @@ def kubeflow(request, lab, eventually) -> Iterator[None]:
 
 
 @pytest.fixture
-def full_cluster(lab, rights, eventually):
+def full_cluster(lab, kubeconfig, eventually):
     """A scheduler, and a cluster with a single GPU, which is in use."""
     lab.node("gpu-0", gpus=1)
     apply(lab, "project")
-    with Scheduler(rights) as scheduler:
+    with Scheduler(kubeconfig) as scheduler:
         lab.namespace.create(pod("other", project="vision"))
         eventually(lambda: lab.namespace.node_of("other"), what="the GPU is taken")
         yield scheduler

@@ -28,7 +28,7 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 if TYPE_CHECKING:
-    from cli_service import RunningService
+    from in_process_service import RunningService
 
 PLATFORM_VARIABLES = ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT", "RUNAI_DATA_DIR")
 
@@ -85,7 +85,7 @@ def runai(home: Path) -> Callable[..., Result]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """Run a service of its own for each test."""
-    from cli_service import running_service
+    from in_process_service import running_service
 
     with running_service(tmp_path / "data", USERS, PROJECTS, gpus=GPUS) as running:
         yield running
@@ -94,7 +94,7 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 @pytest.fixture
 def start_service(tmp_path: Path) -> Callable[..., AbstractContextManager[RunningService]]:
     """Return a function that runs a service on the same data directory each time."""
-    from cli_service import running_service
+    from in_process_service import running_service
 
     return partial(running_service, tmp_path / "data", USERS, PROJECTS, gpus=GPUS)
 

@@ -28,8 +28,7 @@ def findings(runai, one_gpu: HubPlatform) -> Callable[..., dict[str, dict[str, s
 
 
 def test_doctor_distinguishes_running_suspended_and_missing_hubs(findings, one_gpu, free_port):
-    assert one_gpu.process is not None
-    process = psutil.Process(one_gpu.process.pid)
+    process = psutil.Process(one_gpu.running.pid)
 
     running = findings()
     process.suspend()

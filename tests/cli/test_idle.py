@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli_service import NODE, RunningService, running_service
+from in_process_service import NODE, RunningService, running_service
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client
 from runai.hub_service.model.records import IdleRules, ProjectSpec

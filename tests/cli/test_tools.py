@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from waiting import eventually
 
 if TYPE_CHECKING:
-    from cli_service import RunningService
+    from in_process_service import RunningService
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 BLOCK = r"^```(?:python)?\n(.*?)```$"
@@ -269,7 +269,7 @@ def tool_case(tool: str, program: str, *replacement: str, marks: Any = (), **fie
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    from cli_service import running_service
+    from in_process_service import running_service
 
     data = tmp_path_factory.mktemp("tools") / "data"
     vision = ProjectSpec("vision", quota=MilliGpu(4000), members=("bob",))

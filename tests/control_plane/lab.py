@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from control_plane.calls import ApiRefused
 from control_plane.chart import install
@@ -18,12 +18,13 @@ from waiting import eventually
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES = "/api/v1/persistentvolumes"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 NUMBERS = itertools.count(1)
 
 
 class ClusterLab:
-    """A namespace, with nodes and projects, for one test."""
+    """A namespace, with nodes and projects, for one test; `with` removes them."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -31,8 +32,13 @@ class ClusterLab:
         self.namespace = self.add_namespace()
         self._namespaces = [self.namespace]
         self._nodes: list[str] = []
-        self._projects: list[str] = []
         self._extra_paths: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def add_namespace(self, project: str = "") -> Namespace:
         name = f"lab-{self.number}" + (f"-{project}" if project else "")
@@ -46,7 +52,6 @@ class ClusterLab:
         add_node(self.plane, name, gpus, **fields)
 
     def project(self, name: str, **spec: Any) -> None:
-        self._projects.append(name)
         add_project(self.plane, name, **spec)
 
     def storage_class(
@@ -82,6 +87,8 @@ class ClusterLab:
 
     def remove(self) -> None:
         """Remove all objects that the next test's scheduler would see."""
+        self.forget_projects()
+        self.forget(LEASE)
         self._empty("runai-reservation")
         for namespace in self._namespaces:
             path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs"
@@ -90,8 +97,6 @@ class ClusterLab:
             self.plane.request("DELETE", f"/api/v1/namespaces/{namespace.name}")
         for name in self._nodes:
             self.forget(f"/api/v1/nodes/{name}")
-        for name in self._projects:
-            self.forget(f"{PROJECTS}/{name}")
         for path in self._extra_paths:
             self.forget(path)
             self._release(path)

@@ -17,7 +17,7 @@ import psutil
 
 from crashes.shifted_clock import ShiftedClock
 from crashes.small_disk import SmallDisk
-from e2e.runai_up import Platform, kill_processes_below
+from hub_platform import HubPlatform, kill_processes_below, runai_up
 from postgres_restarts import RestartedServer, restarted_server
 
 DISK_MIB = 96
@@ -27,7 +27,7 @@ DISK_MIB = 96
 class Testbed:
     """A platform with its breakable parts."""
 
-    platform: Platform
+    platform: HubPlatform
     witness: Path
     disk: SmallDisk | None = None
     clock: ShiftedClock | None = None
@@ -115,7 +115,7 @@ def running_testbed(folder: Path, needs: Collection[str]) -> Iterator[Testbed]:
     data.mkdir()
     witness.mkdir()
     with ExitStack() as stack:
-        testbed = Testbed(Platform(data), witness)
+        testbed = Testbed(runai_up(data), witness)
         if "disk" in needs:
             testbed.disk = SmallDisk(data, DISK_MIB)
             stack.callback(testbed.disk.unmount)
@@ -124,7 +124,7 @@ def running_testbed(folder: Path, needs: Collection[str]) -> Iterator[Testbed]:
             testbed.platform.python = testbed.clock.python
         if "server" in needs:
             testbed.server = stack.enter_context(restarted_server())
-            testbed.platform.environment = {"RUNAI_LEDGER": testbed.server.address}
+            testbed.platform.shell = {"RUNAI_LEDGER": testbed.server.address}
         # In every case: a failed start leaves processes, too.
         stack.callback(kill_processes_below, data)
         testbed.platform.start()

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e import lab
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform, runai_up
 from waiting import eventually
 
 expect.set_options(timeout=60_000)
@@ -28,12 +28,12 @@ expect.set_options(timeout=60_000)
 @pytest.fixture(scope="module")
 def start_platform(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., Platform]]:
-    """Start platforms with the arguments of `Platform`; stop them at the end of the module."""
-    started: list[Platform] = []
+) -> Iterator[Callable[..., HubPlatform]]:
+    """Start platforms with the arguments of `runai_up`; stop them at the end of the module."""
+    started: list[HubPlatform] = []
 
-    def start(**options: Any) -> Platform:
-        platform = Platform(tmp_path_factory.mktemp("platform"), **options)
+    def start(**options: Any) -> HubPlatform:
+        platform = runai_up(tmp_path_factory.mktemp("platform"), **options)
         started.append(platform)
         platform.start()
         return platform
@@ -44,10 +44,11 @@ def start_platform(
 
 
 @pytest.fixture(scope="module")
-def platform(five_gpus: Platform) -> Iterator[Platform]:
+def platform(five_gpus: HubPlatform) -> Iterator[HubPlatform]:
     """Return the platform of the run; end the module's jobs and servers after it."""
     yield five_gpus
-    five_gpus.end_servers("bob", "patty")
+    for user in ("bob", "patty"):
+        five_gpus.stop_server(user)
     admin = five_gpus.client("admin")
     for workload in admin.workloads():
         admin.delete(workload.id)
@@ -67,7 +68,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page_of(browser: Browser, platform: Platform) -> Iterator[Callable[[str], Page]]:
+def page_of(browser: Browser, platform: HubPlatform) -> Iterator[Callable[[str], Page]]:
     """Sign users in, each in a new browser context; a console error fails the test."""
 
     def sign_in(page: Page, user: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, WebSocket, expect
 
 from e2e import lab
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform, runai_up
 from ports import free_port
 from runai.embedded.data_directory import DataDirectory
 from runai.embedded.proxy.caddy_process import CaddyProcess
@@ -95,7 +95,7 @@ def test_session_panel_page_and_terminal_are_reachable_through_each_proxy(
     data = tmp_path / "data"
     data.mkdir()
     (data / "jupyterhub_config.py").write_text(setup.config)
-    platform = Platform(data, root=setup.url, options=setup.options, port=setup.port)
+    platform = runai_up(data, *setup.options, root=setup.url, port=setup.port)
     try:
         with run_tls_proxy_before(setup, tmp_path / "outer"):
             platform.start()
@@ -111,11 +111,11 @@ def test_session_panel_page_and_terminal_are_reachable_through_each_proxy(
         platform.stop()
 
 
-def sign_in(page: Page, platform: Platform, user: str) -> None:
+def sign_in(page: Page, platform: HubPlatform, user: str) -> None:
     lab.sign_in(page, platform.url, user, platform.password(user))
 
 
-def use_session_and_page(page: Page, platform: Platform) -> None:
+def use_session_and_page(page: Page, platform: HubPlatform) -> None:
     """Use a notebook, a terminal and the page, and check the cookies."""
     lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
@@ -152,13 +152,13 @@ COUNTING_CELL = (
 
 
 @pytest.fixture(scope="module")
-def platform(start_platform: Callable[[], Platform]) -> Platform:
+def platform(start_platform: Callable[[], HubPlatform]) -> HubPlatform:
     """Run a platform; the tests kill its hub and proxy."""
     return start_platform()
 
 
 def test_notebook_kernel_continues_after_kills_of_hub_and_proxy(
-    platform: Platform, browser: Browser
+    platform: HubPlatform, browser: Browser
 ) -> None:
     page = browser.new_context().new_page()
     page.set_default_timeout(lab.PATIENCE_MS)

@@ -18,7 +18,7 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import WorkloadDetail
@@ -39,7 +39,7 @@ def runai(*words: str) -> subprocess.CompletedProcess[str]:
 class BobsBrowser:
     """HTTP client of the hub that acts as Bob's browser."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: HubPlatform) -> None:
         self._hub = HubLogin(f"{platform.url}/")
         self._hub.log_in("bob", platform.password("bob"))
 
@@ -87,7 +87,7 @@ def saved_count(workload: WorkloadDetail) -> int:
 
 @pytest.mark.parametrize("platform_end", ["stopped", "killed"])
 def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
-    platform_end: str, start_platform: Callable[[], Platform]
+    platform_end: str, start_platform: Callable[[], HubPlatform]
 ):
     platform = start_platform()
     data_dir_option = ("--data-dir", str(platform.data_dir))
@@ -160,7 +160,7 @@ def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
     assert wait_for_state(patty, "nlp/later", "succeeded", "failed").state == "succeeded"
 
 
-def processes_of(platform: Platform, workload: str) -> list[psutil.Process]:
+def processes_of(platform: HubPlatform, workload: str) -> list[psutil.Process]:
     """Return the processes of a job's program."""
     found = []
     for process in psutil.process_iter():
@@ -174,7 +174,7 @@ def processes_of(platform: Platform, workload: str) -> list[psutil.Process]:
     return found
 
 
-def services(platform: Platform) -> list[psutil.Process]:
+def services(platform: HubPlatform) -> list[psutil.Process]:
     """Return the service's process, even if its hub has ended."""
     found = []
     for process in psutil.process_iter():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
@@ -30,7 +30,7 @@ def files_with(text: str, folder: Path) -> list[Path]:
 
 
 def test_values_of_a_deleted_jobs_variables_are_in_no_file_and_in_no_later_backup(
-    start_platform: Callable[[], Platform],
+    start_platform: Callable[[], HubPlatform],
 ):
     platform = start_platform()
     bob, data_dir = platform.client("bob"), platform.data_dir

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
@@ -33,7 +33,7 @@ TRAINING_TIMEOUT_S = 240.0
 
 
 @pytest.fixture
-def bob_client(platform: Platform) -> Client:
+def bob_client(platform: HubPlatform) -> Client:
     """Start bob's training on two GPUs; an added worker trains at once (`shared_hub`)."""
     client = platform.client("bob")
     client.submit(

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.errors import Unavailable
@@ -35,7 +35,7 @@ COUNTING_PROGRAM = Path(__file__).with_name("counting_job.py")
 class ElasticPlatform:
     """A platform of five GPUs where bob trains, and patty's jobs start and end."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: HubPlatform) -> None:
         self.platform = platform
         self.bob, self.patty = platform.client("bob"), platform.client("patty")
         with HubLogin(f"{platform.url}/") as hub:
@@ -97,7 +97,7 @@ class ElasticPlatform:
         assert training_processes(self.platform, name) == pids_before
 
 
-def training_processes(platform: Platform, name: str) -> set[int]:
+def training_processes(platform: HubPlatform, name: str) -> set[int]:
     """Return the PIDs of the training processes of bob's job."""
     pids = set()
     for process in psutil.process_iter():
@@ -113,9 +113,9 @@ def training_processes(platform: Platform, name: str) -> set[int]:
 
 
 @pytest.fixture
-def start_elastic(start_platform: Callable[..., Platform]) -> Callable[[], ElasticPlatform]:
+def start_elastic(start_platform: Callable[..., HubPlatform]) -> Callable[[], ElasticPlatform]:
     """Start a platform that grows jobs at once, regardless of their speed on this machine."""
-    return lambda: ElasticPlatform(start_platform(environment=GROWS_AT_ONCE))
+    return lambda: ElasticPlatform(start_platform(shell=GROWS_AT_ONCE))
 
 
 def submit(elastic: ElasticPlatform, *arguments: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import lab
-from e2e.runai_up import Platform
 from fake_driver import fake_driver
+from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import IdlePut, ProjectPut, WorkloadView
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -42,11 +42,11 @@ NOTEBOOK_CELLS = [
 
 @pytest.fixture(scope="module")
 def platform(
-    start_platform: Callable[..., Platform], tmp_path_factory: pytest.TempPathFactory
-) -> Platform:
+    start_platform: Callable[..., HubPlatform], tmp_path_factory: pytest.TempPathFactory
+) -> HubPlatform:
     """Run a platform on three devices that no program uses."""
     folder = fake_driver(tmp_path_factory.mktemp("driver"))
-    started = start_platform(simulated=None, environment={"LD_LIBRARY_PATH": str(folder)})
+    started = start_platform(simulated=None, shell={"LD_LIBRARY_PATH": str(folder)})
     started.client("admin").put_project("vision", IDLE_RULES)
     return started
 

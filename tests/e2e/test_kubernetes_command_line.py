@@ -40,10 +40,9 @@ print("trained", flush=True)
 
 @pytest.fixture(scope="module")
 def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
-    cluster_lab = ClusterLab(plane)
-    with running_kubernetes_hub(cluster_lab, tmp_path_factory.mktemp("hub"), gpus=2) as running:
+    place = tmp_path_factory.mktemp("hub")
+    with ClusterLab(plane) as lab, running_kubernetes_hub(lab, place, gpus=2) as running:
         yield running
-    cluster_lab.remove()
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_cli_submits_describes_suspends_resumes_and_deletes_a_kubernetes_job(
     assert "suspended by ana" in description
 
     runai("delete", "exp")
-    with hub.client() as client:
+    with hub.service() as client:
         eventually(lambda: "exp" not in {w.name for w in client.workloads()}, what="no job")
 
 
@@ -142,5 +141,5 @@ def test_notebook_magic_submits_with_the_chosen_image(hub, environment, monkeypa
         sys.displayhook, sys.excepthook = hooks
 
     assert image_of(hub, "vision-cell") == "example/other:3"
-    with hub.client() as client:
+    with hub.service() as client:
         client.delete("vision/cell")

@@ -45,11 +45,12 @@ NOTEBOOK_CELLS = [
 
 @pytest.fixture(scope="module")
 def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
-    cluster_lab = ClusterLab(plane)
     place = tmp_path_factory.mktemp("hub")
-    with running_kubernetes_hub(cluster_lab, place, gpus=2, config=JUPYTERLAB_SETTINGS) as running:
+    with (
+        ClusterLab(plane) as cluster_lab,
+        running_kubernetes_hub(cluster_lab, place, gpus=2, config=JUPYTERLAB_SETTINGS) as running,
+    ):
         yield running
-    cluster_lab.remove()
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_notebook_users_choose_wait_for_and_share_a_gpu_and_submit_a_job(
     assert visible_devices == ["GPU-0", "GPU-0"]
 
     # Ana's job goes on without her notebook.
-    with hub.client() as client:
+    with hub.service() as client:
         assert {w.name: w.allocated for w in client.workloads() if w.kind == "job"} == {"exp": 1}
         (home / "end-training").touch()
         eventually(lambda: client.workload("vision/exp").state == "succeeded")

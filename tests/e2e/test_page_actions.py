@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
@@ -31,7 +31,7 @@ COUNTING_COMMAND = [sys.executable, str(COUNTING_PROGRAM), "1000000", "0.1"]
 
 
 @pytest.fixture(scope="module")
-def clients(platform: Platform) -> Iterator[dict[str, Client]]:
+def clients(platform: HubPlatform) -> Iterator[dict[str, Client]]:
     """Start a counting job of bob's; return the users' clients."""
     clients = {name: platform.client(name) for name in ("bob", "admin")}
     request = SubmitRequest(name="counter", command=COUNTING_COMMAND, gpus=1, grace_seconds=1)
@@ -47,7 +47,7 @@ def bob_page(page_of: Callable[[str], Page], clients: dict[str, Client]) -> Page
     return page_of("bob")
 
 
-def open_page(page: Page, platform: Platform, path: str = "") -> None:
+def open_page(page: Page, platform: HubPlatform, path: str = "") -> None:
     page.goto(f"{platform.url}/{SERVICE_PATH}{path}")
     expect(page.locator("#main")).to_be_visible()
 

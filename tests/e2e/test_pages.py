@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import ProjectPut
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -44,7 +44,7 @@ while True:  # a fifth of a processor, so that there is something to see
 
 
 @pytest.fixture(scope="module")
-def clients(platform: Platform) -> Iterator[dict[str, Client]]:
+def clients(platform: HubPlatform) -> Iterator[dict[str, Client]]:
     """Run bob's jobs over quota and let patty reclaim GPUs: two of his jobs are paused."""
     clients = {name: platform.client(name) for name in ("bob", "patty", "admin")}
     command = [sys.executable, "-c", PRINTING_PROGRAM]
@@ -77,7 +77,7 @@ def paused_job(client: Client) -> str:
     return next(view.name for view in client.workloads() if view.state == "paused")
 
 
-def open_page(page: Page, platform: Platform, path: str = "") -> None:
+def open_page(page: Page, platform: HubPlatform, path: str = "") -> None:
     page.goto(f"{platform.url}/{SERVICE_PATH}{path}")
     expect(page.locator("#main")).to_be_visible()
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from waiting import eventually
 
 pytestmark = [
@@ -68,7 +68,7 @@ PANEL_SNAPSHOTS = [
 
 
 @pytest.fixture
-def busy_page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
+def busy_page(platform: HubPlatform, page_of: Callable[[str], Page]) -> Page:
     """Return bob's notebook with a panel and a busy kernel; he has never visited the service."""
     page = page_of("bob")
     lab.start_session(page, platform.url, "½ GPU")
@@ -85,7 +85,7 @@ def expect_busy(page: Page) -> None:
 
 
 def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
-    platform: Platform, busy_page: Page
+    platform: HubPlatform, busy_page: Page
 ) -> None:
     panel = busy_page.locator(".jp-OutputArea .runai-panel")
     state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
@@ -127,7 +127,7 @@ def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
 
 
 def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
-    platform: Platform, page_of: Callable[[str], Page]
+    platform: HubPlatform, page_of: Callable[[str], Page]
 ) -> None:
     page = page_of("patty")
     lab.start_session(page, platform.url, "½ GPU")

@@ -21,8 +21,8 @@ from playwright.sync_api import Page, WebSocket, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
 from gated_training import gated_training
+from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.schemas import WorkloadView
@@ -100,7 +100,7 @@ class Terminal:
 
 
 @pytest.fixture
-def platform(start_platform: Callable[[], Platform]) -> Platform:
+def platform(start_platform: Callable[[], HubPlatform]) -> HubPlatform:
     """Run a new platform: examples are copied only to new homes."""
     return start_platform()
 
@@ -117,7 +117,7 @@ def platform(start_platform: Callable[[], Platform]) -> Platform:
     ],
 )
 def test_readme_first_ten_minutes_have_the_described_results(
-    pause_s: float, platform: Platform, page_of: Callable[[str], Page], tmp_path: Path
+    pause_s: float, platform: HubPlatform, page_of: Callable[[str], Page], tmp_path: Path
 ) -> None:
     steps = readme_steps()
     assert list(steps) == [1, 2, 3, 4, 5, 6]
@@ -219,7 +219,7 @@ def run_command(command: str, home: Path, stdin: str = "") -> None:
     )
 
 
-def gate_training(platform: Platform, user: str) -> Path:
+def gate_training(platform: HubPlatform, user: str) -> Path:
     """Make the user's example wait, and short; return the file that releases it."""
     examples = platform.data_dir / "users" / user / "examples"
     gate_file, training = examples / "may-go-on", examples / "train_numpy.py"

@@ -11,7 +11,7 @@ import sys
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
@@ -220,14 +220,14 @@ PAGES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _running_job(platform: Platform) -> None:
+def _running_job(platform: HubPlatform) -> None:
     """Start a job of bob's that writes one line."""
     client = platform.client("bob")
     client.submit(SubmitRequest(name="printer", command=PRINTING_COMMAND, gpus=1, grace_seconds=1))
     eventually(lambda: client.workload("vision/printer").state == "running", within=60)
 
 
-def open_page(page: Page, platform: Platform, path: str) -> Page:
+def open_page(page: Page, platform: HubPlatform, path: str) -> Page:
     page.goto(f"{platform.url}/{SERVICE_PATH}{path}")
     expect(page.locator("#main")).to_be_visible()
     if page.locator(".plot").count():

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page
 from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
 from e2e.vscode import notebook
+from hub_platform import HubPlatform
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
@@ -43,7 +43,7 @@ def recorded_page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]
 
 
 @pytest.fixture
-def environ(platform: Platform) -> Iterator[dict[str, str]]:
+def environ(platform: HubPlatform) -> Iterator[dict[str, str]]:
     """Start a job of bob's; return the environment of a kernel that he started in VS Code."""
     client = platform.client("bob")
     with HubLogin(f"{platform.url}/") as hub:

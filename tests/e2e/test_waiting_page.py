@@ -10,20 +10,20 @@ from playwright.sync_api import Page, expect
 
 from e2e import lab
 from e2e.lab import PICTURES
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from runai.hub_service.wire.schemas import ProjectPut
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def platform(start_platform: Callable[[], Platform]) -> Platform:
+def platform(start_platform: Callable[[], HubPlatform]) -> HubPlatform:
     """Run a platform of its own: the test changes project vision."""
     return start_platform()
 
 
 def test_spawn_page_of_a_waiting_session_has_the_reason_of_the_wait(
-    platform: Platform, page_of: Callable[[str], Page]
+    platform: HubPlatform, page_of: Callable[[str], Page]
 ) -> None:
     # Patty joins vision; bob has the project's only half GPU for sessions.
     members = ["bob", "patty"]

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import psutil
 import pytest
 
 from hub_platform import HubPlatform
@@ -193,11 +192,9 @@ def test_request_smuggling_does_not_mix_up_replies_of_hub_and_service(
 @contextmanager
 def bounded_memory(platform: HubPlatform) -> Iterator[None]:
     """Assert that peak memory of hub, service and proxy hardly grows in the block."""
-    assert platform.process is not None
-    hub = psutil.Process(platform.process.pid)
     pids = {
-        "hub": hub.pid,
-        "service": next(c.pid for c in hub.children() if "runai.hub_service" in c.cmdline()),
+        "hub": platform.running.pid,
+        "service": platform.service_process().pid,
         "proxy": CaddyProcess(DataDirectory(platform.data_dir).proxy).pid(),
     }
     before = {name: peak_kib(pid) for name, pid in pids.items()}

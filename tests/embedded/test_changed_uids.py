@@ -20,8 +20,7 @@ from jupyterhub.services.auth import HubOAuth
 from tornado.web import create_signed_value
 from traitlets.config import Application
 
-from hub_platform import OWN_CONFIG, PASSWORD, HubPlatform
-from ports import free_port
+from hub_platform import OWN_CONFIG, PASSWORD, HubPlatform, one_gpu_platform
 from runai.embedded.accounts.compared_callers import record_uids
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccount, KnownAccounts
@@ -82,7 +81,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     directory.prepare(system_users=True)
     (data_dir / "jupyterhub_config.py").write_text(CONFIG)
     (data_dir / "projects.yaml").write_text("projects: {vision: {quota: 1}}\n")
-    platform = HubPlatform(data_dir, free_port(), options=["--system-users"])
+    platform = one_gpu_platform(data_dir, "--system-users")
     known_accounts = KnownAccounts(data_dir)
     try:
         platform.start()

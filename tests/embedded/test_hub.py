@@ -32,23 +32,15 @@ def log(platform: HubPlatform) -> Path:
     return DataDirectory(platform.data_dir).hub_log
 
 
-def service_of(platform: HubPlatform) -> psutil.Process:
-    """Return the GPU service's process."""
-    assert platform.process is not None
-    children = psutil.Process(platform.process.pid).children()
-    return next(child for child in children if "runai.hub_service" in child.cmdline())
-
-
 def test_hub_and_service_raise_their_descriptor_limit_but_servers_and_jobs_do_not(
     platform: HubPlatform,
 ):
-    assert platform.process is not None
-    hub = psutil.Process(platform.process.pid)
+    hub = psutil.Process(platform.running.pid)
     platform.start_server("ana")
     notebook = psutil.Process(platform.pid("ana"))
     limits = {
         "hub": hub.rlimit(psutil.RLIMIT_NOFILE)[0],
-        "service": service_of(platform).rlimit(psutil.RLIMIT_NOFILE)[0],
+        "service": platform.service_process().rlimit(psutil.RLIMIT_NOFILE)[0],
         "notebook": notebook.rlimit(psutil.RLIMIT_NOFILE)[0],
         "job": descriptor_limit_in_job(platform),
     }
@@ -135,15 +127,14 @@ def test_every_process_that_writes_the_hub_log_opens_it_in_append_mode(
     platform: HubPlatform, log: Path
 ):
     """A writer with its own file position would leave a hole of zeros after each truncation."""
-    assert platform.process is not None
-    hub = psutil.Process(platform.process.pid)
+    hub = psutil.Process(platform.running.pid)
     flags = {
         process.pid: mode
         for process in [hub, *hub.children(recursive=True)]
         for mode in modes_of(process, log)
     }
 
-    assert {hub.pid, service_of(platform).pid} <= flags.keys()
+    assert {hub.pid, platform.service_process().pid} <= flags.keys()
     assert set(flags.values()) == {"a"}
 
 

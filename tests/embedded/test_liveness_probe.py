@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import httpx
-import psutil
 import pytest
 
 from hub_platform import HubPlatform, running_hub
@@ -70,11 +69,8 @@ def platform(
 
 def service_of(platform: HubPlatform) -> int:
     """Return the PID of the service, 0 while it does not run."""
-    assert platform.process is not None
-    for process in psutil.Process(platform.process.pid).children():
-        with suppress(psutil.Error):
-            if "runai.hub_service" in process.cmdline():
-                return process.pid
+    with suppress(LookupError):
+        return platform.service_process().pid
     return 0
 
 

@@ -66,7 +66,5 @@ def hub(cluster: RealCluster) -> Iterator[NodesHub]:
 
 @pytest.fixture
 def lab(cluster: RealCluster, inside: None) -> Iterator[NodesLab]:
-    nodes_lab = NodesLab(cluster)
-    yield nodes_lab
-    nodes_lab.forget_projects()
-    nodes_lab.remove()
+    with NodesLab(cluster) as nodes_lab:
+        yield nodes_lab

@@ -40,7 +40,6 @@ def running_job(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
         lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
         path = "/api/v1/namespaces/runai/pods?labelSelector=batch.kubernetes.io/job-name"
         eventually(lambda: not lab.plane.request("GET", path)["items"], what="the job is deleted")
-        lab.forget_projects()
         lab.remove()
 
 

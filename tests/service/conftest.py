@@ -16,7 +16,6 @@ Projects: vision (quota 2.5, limit 4) and nlp (quota 2.5, build quota 1).
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -26,35 +25,23 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.requests import Request
 
-from fast_service import migrated_ledger, stop_server
-from inline_decisions import inline_scheduler
+from in_process_service import PREFIX, TokenTable, serving
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator, bearer_token
+from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.metrics import Metrics
-from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.controller import Controller
-from runai.hub_service.controller.history_recorder import HistoryRecorder
-from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.server.listener import Server, listen
-from runai.hub_service.server.local_service import is_directory
+from runai.hub_service.server.listener import listen
 from runai.hub_service.server.settings import Config
-from runai.hub_service.wire.errors import NotFound, Unauthenticated
 from service_process import Service
 from waiting import eventually_async
-
-PREFIX = "/services/runai/"
 
 CAST = {
     "ana": Actor("ana"),
@@ -84,24 +71,6 @@ PROJECTS = (
 )
 
 
-class TokenTable:
-    """An authenticator that accepts `<name>-token` for each actor."""
-
-    def __init__(self, actors: dict[str, Actor]) -> None:
-        self.actors = actors
-
-    async def actor(self, request: Request) -> Actor:
-        name = (bearer_token(request) or "").removesuffix("-token")
-        if name not in self.actors:
-            raise Unauthenticated("Nobody known asks.")
-        return self.actors[name]
-
-    async def person(self, name: str) -> Actor:
-        if name not in self.actors:
-            raise NotFound(f"There is no user {name}.")
-        return self.actors[name]
-
-
 @dataclass
 class Served:
     """A running platform, its URL and its clients."""
@@ -129,56 +98,22 @@ PlatformOn = Callable[[Cluster], AbstractAsyncContextManager[Served]]
 @pytest.fixture
 def platform_on(tmp_path: Path) -> PlatformOn:
     @asynccontextmanager
-    async def serving(cluster: Cluster) -> AsyncGenerator[Served]:
-        for spec in PROJECTS:
-            await cluster.put_project(spec)
-        metrics = Metrics()
-        ledger = migrated_ledger(tmp_path / "ledger.sqlite")
+    async def serve(cluster: Cluster) -> AsyncGenerator[Served]:
         authenticator = SharedTokenAuthenticator(
             "hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))
         )
-        members = FormerMembers(cluster, authenticator.person)
-        scheduler = inline_scheduler()
-        platform = Platform(
-            cluster=cluster,
-            controller=Controller(
-                cluster, scheduler, on_cycle=metrics.count, members=members.marked
-            ),
-            decision_worker=scheduler,
-            ledger=ledger,
-            idle=IdleWatch(cluster, ledger),
-            authenticator=authenticator,
-            former_members=members,
-            prefix=PREFIX,
-            version="test",
-            workdir_exists=is_directory,
-        )
         listening = await listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
-        server = Server(create_app(platform, metrics=metrics))
-        try:
-            async with asyncio.TaskGroup() as tasks, AsyncExitStack() as clients:
-                work = [
-                    tasks.create_task(cluster.run()),
-                    tasks.create_task(platform.controller.run()),
-                    tasks.create_task(
-                        HistoryRecorder(cluster, ledger, platform.controller.changes).run()
-                    ),
-                    tasks.create_task(ledger.run()),
-                ]
-                answering = tasks.create_task(server.serve(sockets=[listening]))
-                try:
-                    yield Served(platform, url, clients)
-                finally:
-                    platform.shutdown.set()
-                    await clients.aclose()
-                    await stop_server(server, answering)
-                    for task in work:
-                        task.cancel()
-        finally:
-            ledger.close()
+        ledger = tmp_path / "ledger.sqlite"
+        async with (
+            serving(
+                cluster, PROJECTS, authenticator, ledger, listening, version="test"
+            ) as platform,
+            AsyncExitStack() as clients,
+        ):
+            yield Served(platform, url, clients)
 
-    return serving
+    return serve
 
 
 @pytest.fixture

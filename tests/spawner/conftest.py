@@ -20,10 +20,10 @@ import yaml
 from kubernetes_asyncio.config import kube_config
 from kubespawner import clients
 
-from cli_service import RunningService, running_service
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from hub_platform import HubPlatform
+from in_process_service import RunningService, running_service
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import AsyncClient
@@ -90,10 +90,9 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def hub_on_kubernetes(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KubernetesHub]:
-    lab = ClusterLab(plane)
-    with running_kubernetes_hub(lab, tmp_path_factory.mktemp("hub")) as hub:
+    place = tmp_path_factory.mktemp("hub")
+    with ClusterLab(plane) as lab, running_kubernetes_hub(lab, place) as hub:
         yield hub
-    lab.remove()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cli_service import running_service
+from in_process_service import running_service
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.model.records import ProjectSpec

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli_service import RunningService
+from in_process_service import RunningService
 from ports import free_port
 from runai.spawner.local import RunaiLocalSpawner
 

@@ -64,7 +64,7 @@ def test_session_environment_names_its_project_workload_and_device(
     assert environment["GREETING"] == "hello"
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"  # despite the hub's `environment`
     assert "RUNAI_HUB_TOKEN" not in environment
-    with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as client:
+    with hub.service(environment["JUPYTERHUB_API_TOKEN"]) as client:
         assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
 
 
@@ -190,7 +190,7 @@ def test_waiting_spawn_fails_when_its_session_is_deleted(
     hub.start_server("ana", project="vision", gpus="1")
     with hub.spawned("bo", project="vision", gpus="1") as events:
         eventually(lambda: sentence(events, "Waiting: "))
-        with hub.client() as client:
+        with hub.service() as client:
             client.delete(hub.sessions()["bo"].id)
 
     assert "The session was deleted while it waited." in events[-1]["message"]

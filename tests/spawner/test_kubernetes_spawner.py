@@ -166,7 +166,7 @@ def test_named_servers_have_allocations_of_their_own(
     hub.start_server("ana", project="vision", gpus="0")
     hub.spawn_named("ana", "big", project="vision", gpus="1").raise_for_status()
     eventually(lambda: hub.servers("ana")["big"]["ready"], within=120)
-    with hub.client() as client:
+    with hub.service() as client:
 
         def holds_both() -> bool:  # the service has a watch of its own
             running = [w for w in client.workloads() if w.state == "running"]

@@ -36,13 +36,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def is_the_service(child: psutil.Process) -> bool:
-    try:
-        return "runai.hub_service" in child.cmdline()
-    except psutil.Error:  # a previous server, which has ended
-        return False
-
-
 def test_two_half_gpu_sessions_share_a_device_and_a_third_waits(
     platform: HubPlatform, eventually: Eventually
 ):
@@ -117,7 +110,6 @@ def test_session_without_gpu_sees_no_device_and_no_open_file_of_the_hub(
     log, home = data.hub_log, data.users / "ana"
     log_size = log.stat().st_size
     platform.start_server("ana", gpus="0")
-    assert platform.process is not None
 
     assert platform.environment("ana")["CUDA_VISIBLE_DEVICES"] == ""
     assert platform.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -126,7 +118,7 @@ def test_session_without_gpu_sees_no_device_and_no_open_file_of_the_hub(
     spec = json.loads((kernels / "python3/kernel.json").read_text())
     assert spec["argv"][0] == str(home / FOLDER / "bin/python")
     assert platform.sessions() == {}
-    assert open_files(platform.pid("ana")) & open_files(platform.process.pid) <= {"/dev/null"}
+    assert open_files(platform.pid("ana")) & open_files(platform.running.pid) <= {"/dev/null"}
     output = (home / ".local/share/runai/lab-ana.log").read_bytes()
     assert b" ServerApp]" in output  # its log lines; the hub notes its command line
     assert b" ServerApp]" not in log.read_bytes()[log_size:]
@@ -285,9 +277,7 @@ def test_session_allocations_are_unchanged_by_kills_of_hub_and_service(
     platform: HubPlatform, eventually: Eventually
 ):
     platform.start_server("ana", project="vision", gpus="0.5")
-    assert platform.process is not None
-    [service] = filter(is_the_service, psutil.Process(platform.process.pid).children())
-    service.kill()
+    platform.service_process().kill()
     platform.start_server("bo", project="vision", gpus="0.5")  # waits for the next service
     ana, bo = platform.pid("ana"), platform.pid("bo")
     program = _start_detached_program(platform, "ana")

@@ -16,7 +16,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from cli_service import RunningService, running_service
+from in_process_service import RunningService, running_service
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli_service import RunningService, running_service
+from in_process_service import RunningService, running_service
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client
 from runai.hub_service.model.records import ProjectSpec

@@ -1,7 +1,5 @@
-"""Fixtures of the tests on Kubernetes; `plane` belongs to the whole suite.
+"""Fixtures of the tests on Kubernetes; `plane`, `lab` and `kubeconfig` belong to the whole suite.
 
-lab           a namespace that is removed after the test
-kubeconfig    the rights of the chart's service account, which the scheduler runs with
 two_gpus      the lab with a node `gpu-0` of two GPUs, and a project `vision` entitled to both
 plugin        the device plugin of that node
 witness       a watch that fails the test if a device is ever given to two pods at once
@@ -11,7 +9,6 @@ until         wait for a condition while the device plugin works
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,21 +20,9 @@ from control_plane.witness import Witness
 
 
 @pytest.fixture
-def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
-    cluster_lab = ClusterLab(plane)
-    yield cluster_lab
-    cluster_lab.remove()
-
-
-@pytest.fixture
 def witness(plane: ControlPlane) -> Iterator[Witness]:
     with Witness(plane) as watching:
         yield watching
-
-
-@pytest.fixture
-def kubeconfig(plane: ControlPlane) -> Path:
-    return plane.service_account("runai", "runai-scheduler")
 
 
 @pytest.fixture

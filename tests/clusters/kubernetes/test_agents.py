@@ -17,7 +17,6 @@ import pytest
 
 from authz import ROWS, actual_answer, expected, name_of, request_arguments
 from clusters.kubernetes.gpu_sharing import devices_of, fraction_pod
-from clusters.kubernetes.test_service import LEASE, STARTS_S, Service
 from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import ClusterLab, allow_jobs
@@ -31,20 +30,18 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import AUDIENCE
 from runai.hub_service.wire.errors import Forbidden
 from runai.hub_service.wire.reports import AgentReport, NodeDevice
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import STARTS_S, Service, kubernetes_service
 
 pytestmark = pytest.mark.kubernetes
 
 
 @pytest.fixture(scope="module")
 def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
-    made = ClusterLab(plane)
-    allow_jobs(plane, made.namespace.name)
-    made.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
-    made.node("gpu-1")
-    yield made
-    made.forget_projects()
-    made.forget(LEASE)
-    made.remove()
+    with ClusterLab(plane) as made:
+        allow_jobs(plane, made.namespace.name)
+        made.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
+        made.node("gpu-1")
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +50,7 @@ def service(
 ) -> Iterator[Service]:
     place = tmp_path_factory.mktemp("place") / "service"
     kubeconfig = plane.service_account("runai", "runai-scheduler")
-    made = Service(place, kubeconfig, lab.namespace.name, free_port())
+    made = kubernetes_service(place, kubeconfig, lab.namespace.name, free_port())
     try:
         # It answers, however long its start takes: a report is not sent a second time.
         made.client.overview()
@@ -101,7 +98,7 @@ def test_gpu_halves_are_bound_from_the_kubelets_report_alone(service, lab, event
         nodes = {node.name: node for node in service.client.nodes()}
         return [d.uuid for d in nodes["gpu-0"].devices if d.allocated == 1]
 
-    url = f"http://{service.address}/services/runai/"
+    url = service.client.url
     with (
         listening(tmp_path / "kubelet.sock", holders) as socket,
         agent_token(lab.plane, "gpu-0") as token,
@@ -116,7 +113,7 @@ def test_gpu_halves_are_bound_from_the_kubelets_report_alone(service, lab, event
 
 
 def test_agent_may_report_about_its_own_node_alone(service, lab):
-    url = f"http://{service.address}/services/runai/"
+    url = service.client.url
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
     with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
         agent.report(report.model_copy(update={"node": "gpu-1"}))
@@ -129,7 +126,7 @@ def test_agent_of_an_overcommitted_node_gets_existing_devices_only(service, lab,
     lab.node("gpu-2", gpus=2)
     lab.namespace.create(pod("beyond", 3, nodeName="gpu-2"))
     eventually(lambda: lab.namespace.node_of("beyond"), what="the pod is bound")
-    url = f"http://{service.address}/services/runai/"
+    url = service.client.url
     report = AgentReport(node="gpu-2", at=0, age=0, interval=1, devices=[], samples=[])
     with agent_token(lab.plane, "gpu-2") as token, Client(url, token, patience_s=120) as agent:
         (allocation,) = eventually(lambda: agent.report(report).allocations, what="it is answered")
@@ -139,7 +136,7 @@ def test_agent_of_an_overcommitted_node_gets_existing_devices_only(service, lab,
 
 def test_service_orders_device_lists_of_agents_by_pods_age(service, lab):
     """The devices' own age, `pods_age`, decides; `age` includes the wait for the service."""
-    url = f"http://{service.address}/services/runai/"
+    url = service.client.url
 
     def report(uuid: str, **ages: float) -> AgentReport:
         device = NodeDevice(uuid=uuid, name="Fake", memory_mib=16_000)
@@ -182,7 +179,7 @@ def clients_by_role(service: Service, lab: ClusterLab) -> Iterator[dict[str, htt
         clients = {}
         for role, token in tokens.items():
             headers = {"Authorization": f"Bearer {opened.enter_context(token)}"}
-            url = f"http://{service.address}/services/runai/"
+            url = service.client.url
             client = httpx.Client(base_url=url, headers=headers, timeout=60)
             clients[role] = opened.enter_context(client)
         yield clients

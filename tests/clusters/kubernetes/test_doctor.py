@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from chart.rights import Right, full_kubeconfig, kubeconfig_without
-from clusters.kubernetes.test_service import LEASE, TOKEN, Service
-from control_plane.lab import ClusterLab
+from control_plane.lab import LEASE, ClusterLab
 from control_plane.objects import pod
 from control_plane.plane import ControlPlane
+from service_process import TOKEN, Service, kubernetes_service
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]  # one process per check
 
@@ -61,11 +61,9 @@ def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
 
 @pytest.fixture
 def service(lab: ClusterLab, kubeconfig: Path, free_port, tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path / "service", kubeconfig, lab.namespace.name, free_port())
+    made = kubernetes_service(tmp_path / "service", kubeconfig, lab.namespace.name, free_port())
     yield made
     made.end()
-    lab.forget_projects()
-    lab.forget(LEASE)
 
 
 def verdicts(found: Findings, *subjects: str) -> list[str]:
@@ -79,7 +77,7 @@ def test_doctor_finds_no_fault_in_a_service_installed_by_the_chart(
 
     findings = doctor(
         full_kubeconfig(lab.plane, lab.namespace.name),
-        JUPYTERHUB_SERVICE_URL=f"http://{service.address}",
+        JUPYTERHUB_SERVICE_URL=service.environment["JUPYTERHUB_SERVICE_URL"],
     )
 
     subjects = ("API server", "rights", "projects", "leader", "service", "token")
@@ -160,10 +158,7 @@ def test_doctor_names_a_gpu_node_without_an_agent(doctor, lab, kubeconfig, event
 def test_doctor_of_a_standby_scheduler_names_the_leader(doctor, lab, kubeconfig):
     lease = {"metadata": {"name": "runai-scheduler"}, "spec": {"holderIdentity": "runai-7-abc"}}
     lab.plane.request("POST", LEASE.rpartition("/")[0], lease)
-    try:
-        findings = doctor(kubeconfig)
-    finally:
-        lab.forget(LEASE)
+    findings = doctor(kubeconfig)
 
     assert findings["leader"][0]["text"] == "runai-7-abc leads; this one waits"
     assert "service" not in findings

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from allowed_training import AllowedTraining
-from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from control_plane.process_kubelet import NODE, ProcessKubelet
 from runai.elastic.checkpoint import latest
 from runai.hub_service.wire.schemas import ScaleRequest
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import kubernetes_service
 from waiting import eventually
 
 pytestmark = [
@@ -53,7 +53,7 @@ class ElasticJobScenario:
         projects = self.place / "projects.yaml"
         projects.write_text(PROJECTS)
         self.services += 1
-        self.service = Service(
+        self.service = kubernetes_service(
             self.place / f"service-{self.services}",
             self._rights,
             self.lab.namespace.name,
@@ -115,8 +115,6 @@ def scenario(lab, kubeconfig, free_port, tmp_path) -> Iterator[ElasticJobScenari
         scenario = ElasticJobScenario(lab, kubeconfig, kubelet, free_port(), tmp_path)
         yield scenario
         scenario.service.end()
-        lab.forget_projects()
-        lab.forget(LEASE)
 
 
 def test_elastic_training_in_pods_survives_resizes_pause_and_service_kill(scenario):

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from control_plane.faults import FaultyServer
+from control_plane.lab import LEASE
 from control_plane.objects import pod
 from control_plane.scheduling import LEASE_LASTS_S, Scheduler
 from control_plane.sockets import all_closed
@@ -18,15 +19,12 @@ from runai.hub_service.clusters.kubernetes.client.leader_election import LeaderE
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
-
 
 @pytest.fixture
 def two_gpus(lab):
     lab.node("gpu-0", gpus=2)
     lab.project("vision", quota=2)
-    yield lab
-    lab.plane.request("DELETE", LEASE)
+    return lab
 
 
 def holder(lab) -> str:

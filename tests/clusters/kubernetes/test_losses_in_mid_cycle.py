@@ -18,7 +18,6 @@ from control_plane.witness import Witness
 
 pytestmark = pytest.mark.kubernetes
 
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 SECOND_BINDING = ("POST", "/pods/gang-1-")
 """The binding of the gang's second worker."""
 
@@ -92,7 +91,6 @@ def test_gang_becomes_whole_after_an_api_server_outage_between_its_bindings(
 def test_gang_becomes_whole_after_the_leader_is_killed_between_bindings(
     gang_lab, kubeconfig, witness, eventually
 ):
-    gang_lab.forget(LEASE)
     with (
         FaultyServer(kubeconfig) as server,
         Scheduler(server.kubeconfig, candidate="first") as first,
@@ -107,7 +105,6 @@ def test_gang_becomes_whole_after_the_leader_is_killed_between_bindings(
             assert_gang_becomes_whole(gang_lab, pod_uids, witness, eventually)
             # The bindings of a cycle are visible before the cycle is over.
             eventually(lambda: second.cycles, what="the second leads")
-    gang_lab.forget(LEASE)
 
 
 def test_witness_of_pod_changes_fails_on_an_overcommitted_node(gang_lab, eventually):

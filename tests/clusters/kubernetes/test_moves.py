@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from clusters.kubernetes.gpu_sharing import events_of
-from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import kubernetes_service
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
@@ -39,7 +39,7 @@ class MoveScenario:
         projects = self._place / "projects.yaml"
         projects.write_text(PROJECTS)
         self._services += 1
-        self.service = Service(
+        self.service = kubernetes_service(
             self._place / f"service-{self._services}",
             self._rights,
             self._lab.namespace.name,
@@ -75,8 +75,6 @@ def scenario(lab, kubeconfig, free_port, tmp_path) -> Iterator[MoveScenario]:
     scenario = MoveScenario(lab, kubeconfig, free_port, tmp_path)
     yield scenario
     scenario.service.end()
-    lab.forget_projects()
-    lab.forget(LEASE)
 
 
 def test_checkpointing_job_moves_for_a_bigger_claimant_and_reports_it_after_restart(

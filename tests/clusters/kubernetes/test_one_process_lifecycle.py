@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from clusters.kubernetes.test_service import LEASE, Service
 from control_plane.lab import allow_jobs
 from control_plane.process_kubelet import NODE, ProcessKubelet
 from runai.hub_service.wire.schemas import WorkloadDetail
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import kubernetes_service
 from waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness"), pytest.mark.timeout(600)]
@@ -63,7 +63,7 @@ class OneProcessScenario:
         projects = self.place / "projects.yaml"
         projects.write_text(PROJECTS)
         self._services += 1
-        self.service = Service(
+        self.service = kubernetes_service(
             self.place / f"service-{self._services}",
             self._rights,
             self._lab.namespace.name,
@@ -117,8 +117,6 @@ def scenario(lab, kubeconfig, free_port, tmp_path) -> Iterator[OneProcessScenari
         scenario = OneProcessScenario(lab, kubeconfig, free_port(), tmp_path)
         yield scenario
         scenario.service.end()
-        lab.forget_projects()
-        lab.forget(LEASE)
 
 
 def test_elastic_job_in_one_pod_survives_resizes_pause_and_service_kill(scenario):

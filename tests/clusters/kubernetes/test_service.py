@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -20,15 +16,11 @@ from restarted_under_load import delete_workload, running_clients, submit_worklo
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.workload_request import SubmitRequest
+from service_process import STARTS_S, TOKEN, Service, kubernetes_service
 
 pytestmark = pytest.mark.kubernetes
 
-TOKEN = "the-hubs-token"
-STARTS_S = 120
-"""A busy machine may import for half a minute, and a Lease may have to expire."""
-PROJECTS = "projects: {vision: {quota: 1, members: [ana]}}"
 PODS = "/api/v1/namespaces/runai/pods"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 SILENT_API_KUBECONFIG = """
 clusters: [{name: silent, cluster: {server: "http://127.0.0.1:%d"}}]
@@ -36,46 +28,6 @@ contexts: [{name: silent, context: {cluster: silent, user: nobody}}]
 current-context: silent
 users: [{name: nobody, user: {token: none}}]
 """
-
-
-class Service:
-    """One candidate, at a port of its own."""
-
-    def __init__(
-        self, place: Path, kubeconfig: Path, namespace: str, port: int, **settings: str
-    ) -> None:
-        place.mkdir()
-        (place / "projects.yaml").write_text(PROJECTS)
-        self.log = place / "log"
-        environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
-            "KUBECONFIG": str(kubeconfig),
-            "RUNAI_CLUSTER": "kubernetes",
-            "RUNAI_DATA_DIR": str(place / "data"),
-            "RUNAI_HUB_TOKEN": TOKEN,
-            "RUNAI_JOBS_IMAGE": "example/train",
-            "RUNAI_JOBS_NAMESPACE": namespace,
-            "RUNAI_PROJECTS": str(place / "projects.yaml"),
-            **settings,
-            "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
-        }
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-P", "-m", "runai.hub_service"]
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        self.address = f"127.0.0.1:{port}"
-        url = f"http://{self.address}/services/runai/"
-        self.client = Client(url, TOKEN, patience_s=120)
-        self.impatient = Client(url, TOKEN, patience_s=0)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.client.close()
-        self.impatient.close()
-
-    def stop(self, number: int) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(90)
 
 
 @pytest.fixture
@@ -87,14 +39,12 @@ def start_service(lab, kubeconfig, free_port, tmp_path):
     def start(*, port: int = 0, **settings: str) -> Service:
         place = tmp_path / str(len(begun))
         port = port or free_port()
-        begun.append(Service(place, kubeconfig, lab.namespace.name, port, **settings))
+        begun.append(kubernetes_service(place, kubeconfig, lab.namespace.name, port, **settings))
         return begun[-1]
 
     yield start
     for service in begun:
         service.end()
-    lab.forget_projects()
-    lab.forget(LEASE)
 
 
 def job(name: str) -> SubmitRequest:
@@ -128,7 +78,7 @@ def test_leader_scheduler_with_an_unreachable_usage_ledger_runs_without_history(
     service.client.submit(job("one"))
 
     eventually(lambda: service.client.workload("vision/one").state == "running")
-    ready = httpx.get(f"http://{service.address}/services/runai/health/ready")
+    ready = httpx.get(f"{service.client.url}health/ready")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "without": "history"})
     assert service.stop(signal.SIGTERM) == 0
 
@@ -218,8 +168,11 @@ def test_leader_pod_of_the_scheduler_alone_gets_requests_and_its_successor_resum
     eventually(lambda: leaders() == ["service-0"], within=STARTS_S)
     assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
 
-    with pytest.raises(Unavailable):  # a follower does not listen
-        second.impatient.overview()
+    with (
+        Client(second.client.url, TOKEN, patience_s=0) as impatient,
+        pytest.raises(Unavailable),  # a follower does not listen
+    ):
+        impatient.overview()
 
     assert first.stop(signal.SIGTERM) == 0
     eventually(lambda: leaders() == ["service-1"], within=STARTS_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ NOTHING_NEW_WARNING = (
     "paused; nothing new in its checkpoint directory: "
     "unless it saves elsewhere, it starts where it began"
 )
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 async def warnings(lab: LocalLab, workload: str) -> list[str]:

@@ -8,13 +8,12 @@ import pwd
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from labs import LocalLab, local_lab, plan, start
+from labs import LocalLab, plan, start
 from runai.hub_service.clusters.local.processes import attempt, attempt_answers
 from runai.hub_service.model.records import Code
 from starts import has_exited, let_hang
@@ -22,12 +21,6 @@ from waiting import eventually_async
 
 MISSING_TEXT = "train.py is gone; it was there before"
 FIRST_SCRIPT, SECOND_SCRIPT = "import time\ntime.sleep(1000)\n", "import time\ntime.sleep(2000)\n"
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 def digest(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labs import LocalLab, local_lab, plan, stop
+from labs import LocalLab, plan, stop
 from runai.hub_service.model.records import WorkloadSpec
 from waiting import eventually_async
 
@@ -19,12 +19,6 @@ SLOW_JOB = f"trap '' TERM; {MARK_READY}; while :; do sleep 0.05; done"
 QUICK_JOB = f"trap 'exit 143' TERM; {MARK_READY}; while :; do sleep 0.05; done"
 QUICK_SHELL_OF_SLOW_JOB = f"trap 'exit 143' TERM; sh -c \"$SLOW\" & {MARK_READY}; wait"
 """A main process that ends at once, and leaves the program that saves."""
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 async def pause(lab: LocalLab, spec: WorkloadSpec) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
@@ -21,12 +20,6 @@ from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 async def _read_output(lab: LocalLab, workload: str, **options) -> str:

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from user_environments import wheel
 
 PIP_INSTALL = "-m pip install --no-index --no-deps --disable-pip-version-check -q"
 PLATFORM_PYTHON = Path(sys.executable).with_name("python")
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -50,12 +50,6 @@ print(tempfile.gettempdir(), flush=True)
 """
 """A program that does with TMPDIR what Ray does."""
 WAIT = "import signal; signal.pause()"
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    async with local_lab(tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture

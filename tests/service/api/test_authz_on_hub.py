@@ -22,24 +22,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from authz import ACTORS, READERS, ROWS, USERS, actual_answer, expected, name_of, request_arguments
+from hub_platform import ACCESS_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, HubPlatform
 from runai.hub_service.cli.commands import lifecycle
 from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.cli.framework.error_reporting import ReportedError
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
-from users_hub import (
-    ACCESS_SCOPE,
-    ADMIN_SCOPE,
-    HUB_TOKEN,
-    NODE,
-    NODE_TOKEN,
-    READER_TOKEN,
-    SERVICE_PATH,
-    SUBMIT_SCOPE,
-    Hub,
-    log_in,
-    login_cookies,
-)
+from users_hub import ADMIN_SCOPE, HUB_TOKEN, NODE, NODE_TOKEN, READER_TOKEN, log_in, login_cookies
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
@@ -72,7 +61,7 @@ WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
 class HubStage:
     """A platform with a running job of ana's."""
 
-    hub: Hub
+    hub: HubPlatform
     tokens: dict[str, str]
     clients: dict[str, httpx.Client] = field(default_factory=dict)
     """One for each token and one without: creating a client takes longer than a request."""
@@ -91,7 +80,7 @@ class HubStage:
 
 
 @pytest.fixture(scope="module")
-def stage(real_hub: Hub) -> Iterator[HubStage]:
+def stage(real_hub: HubPlatform) -> Iterator[HubStage]:
     # A notebook's token opens the service and submits; a reader's only opens it.
     scopes = {role: [ACCESS_SCOPE, SUBMIT_SCOPE] for role in USERS} | {
         role: [ACCESS_SCOPE] for role in READERS

@@ -16,29 +16,20 @@ import pytest
 from starlette.requests import Request
 
 from hub_database import failing
+from hub_platform import ACCESS_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, HubPlatform
 from runai.hub_service.api.auth.hub_auth import CACHE_TTL_S, HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.event_stream import CHECK_EVERY_S
 from runai.hub_service.cli.doctor.kubernetes_checks import check_hub
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import RunaiError
-from users_hub import (
-    ACCESS_SCOPE,
-    HUB_TOKEN,
-    IMPOSTOR_TOKEN,
-    READER_TOKEN,
-    SERVICE_PATH,
-    SUBMIT_SCOPE,
-    Hub,
-    log_in,
-    login_cookies,
-)
+from users_hub import HUB_TOKEN, IMPOSTOR_TOKEN, READER_TOKEN, log_in, login_cookies
 
 pytestmark = [pytest.mark.hub]
 
 
 @pytest.fixture
-def hub(real_hub: Hub) -> Hub:
+def hub(real_hub: HubPlatform) -> HubPlatform:
     return real_hub
 
 
@@ -74,7 +65,7 @@ def test_doctor_reports_whether_the_hub_knows_the_service(hub, token, verdict, m
 
 
 def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
-    reply = hub.call_service(hub.token("nel", ACCESS_SCOPE, SUBMIT_SCOPE), "api/v1/whoami").json()
+    reply = hub.call_service(hub.token("nel"), "api/v1/whoami").json()
 
     assert (reply["name"], reply["groups"], reply["projects"]) == ("nel", ["nlp-people"], ["nlp"])
     assert (reply["kind"], reply["admin"]) == ("user", False)
@@ -101,8 +92,8 @@ def test_service_named_like_a_user_is_not_that_user(hub):
 
 
 def test_whoami_returns_503_while_hub_database_fails(hub):
-    token = hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE)
-    with failing(hub.data, reads=True):
+    token = hub.token("ana")
+    with failing(hub.data_dir, reads=True):
         reply = hub.call_service(token, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (503, "hub_unavailable")
@@ -133,7 +124,7 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.fixture
 def authenticator(
-    hub: Hub, make_authenticator: Callable[..., HubAuthenticator]
+    hub: HubPlatform, make_authenticator: Callable[..., HubAuthenticator]
 ) -> HubAuthenticator:
     """Return the service's own authenticator, with a clock that the test sets."""
     return make_authenticator(f"{hub.url}/hub/api", READER_TOKEN)
@@ -149,12 +140,11 @@ async def actor_or_error(authenticator: HubAuthenticator, token: str) -> Actor |
 
 
 async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clock, authenticator):
-    token = hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE)
+    token = hub.token("ana")
     assert isinstance(await actor_or_error(authenticator, token), Actor)
-    with hub.admin as http:
-        tokens = http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
-        newest = max(tokens, key=lambda entry: entry["created"])
-        http.delete(f"/hub/api/users/ana/tokens/{newest['id']}")
+    tokens = hub.http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
+    newest = max(tokens, key=lambda entry: entry["created"])
+    hub.http.delete(f"/hub/api/users/ana/tokens/{newest['id']}")
 
     clock.ahead = CACHE_TTL_S + 1
 
@@ -164,12 +154,10 @@ async def test_revoked_token_is_refused_within_a_minute_of_its_last_use(hub, clo
 
 
 async def test_hub_group_change_updates_the_users_groups_within_a_minute(hub, clock, authenticator):
-    token = hub.token("gus", ACCESS_SCOPE, SUBMIT_SCOPE)
-    with hub.admin as http:
-        http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
+    token = hub.token("gus")
+    hub.http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
     before = await actor_or_error(authenticator, token)
-    with hub.admin as http:
-        http.request("DELETE", "/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
+    hub.http.request("DELETE", "/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
 
     clock.ahead = CACHE_TTL_S + 1
     after = await actor_or_error(authenticator, token)
@@ -194,16 +182,14 @@ def test_hub_submits_a_session_to_the_project_of_its_owners_groups(hub):
 
 
 async def test_hub_server_list_includes_pending_notebook_servers(hub, authenticator):
-    with hub.admin as http:
-        for name, server in (("ana", ""), ("zoe", "big")):
-            http.post(f"/hub/api/users/{name}")
-            http.post(f"/hub/api/users/{name}/servers/{server}")
+    for name, server in (("ana", ""), ("zoe", "big")):
+        hub.http.post(f"/hub/api/users/{name}")
+        hub.http.post(f"/hub/api/users/{name}/servers/{server}")
 
     listed = {name: set(servers) for name, servers in (await authenticator.servers()).items()}
     assert listed == {"ana": {""}, "zoe": {"big"}}
-    with hub.admin as http:
-        http.delete("/hub/api/users/ana/server")
-        http.delete("/hub/api/users/zoe/servers/big")
+    hub.http.delete("/hub/api/users/ana/server")
+    hub.http.delete("/hub/api/users/zoe/servers/big")
 
 
 # -- the page ------------------------------------------------------------------------------------

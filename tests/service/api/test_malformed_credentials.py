@@ -13,9 +13,10 @@ import httpx
 import pytest
 from tornado.web import create_signed_value
 
+from hub_platform import SERVICE_PATH, HubPlatform
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import xsrf_token
-from users_hub import ACCESS_SCOPE, READER_TOKEN, SERVICE_PATH, SUBMIT_SCOPE, Hub
+from users_hub import READER_TOKEN
 
 pytestmark = [pytest.mark.hub]
 
@@ -33,7 +34,7 @@ MALFORMED_VALUES = {
 
 
 @pytest.fixture
-def hub(real_hub: Hub) -> Hub:
+def hub(real_hub: HubPlatform) -> HubPlatform:
     return real_hub
 
 
@@ -47,10 +48,12 @@ class LoggedInApp:
 
 
 @pytest.fixture
-async def logged_in_app(hub: Hub, simulated, make_authenticator) -> AsyncIterator[LoggedInApp]:
+async def logged_in_app(
+    hub: HubPlatform, simulated, make_authenticator
+) -> AsyncIterator[LoggedInApp]:
     users = make_authenticator(f"{hub.url}/hub/api", READER_TOKEN)
     simulated.platform.authenticator = users
-    token = hub.token("ana", ACCESS_SCOPE, SUBMIT_SCOPE)
+    token = hub.token("ana")
     signed = create_signed_value(users._secret, LOGIN_COOKIE, token).decode()
     # An exception of the application is raised here, with its traceback.
     app = httpx.ASGITransport(create_app(simulated.platform, login=users))

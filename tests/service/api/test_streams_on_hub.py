@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from users_hub import ACCESS_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, Hub
+from hub_platform import ACCESS_SCOPE, SERVICE_PATH, HubPlatform
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
@@ -48,7 +48,7 @@ class Stream:
 class Streams:
     """A hub and its open streams."""
 
-    hub: Hub
+    hub: HubPlatform
     stack: ExitStack
     threads: ThreadPoolExecutor
 
@@ -63,14 +63,14 @@ class Streams:
 
 
 @pytest.fixture
-def streams(real_hub: Hub) -> Iterator[Streams]:
+def streams(real_hub: HubPlatform) -> Iterator[Streams]:
     with ThreadPoolExecutor(8) as threads, ExitStack() as stack:
         yield Streams(real_hub, stack, threads)
 
 
-def submit_job(hub: Hub, user: str, project: str, name: str) -> str:
+def submit_job(hub: HubPlatform, user: str, project: str, name: str) -> str:
     """Submit a job as a user; return the token."""
-    token = hub.token(user, ACCESS_SCOPE, SUBMIT_SCOPE)
+    token = hub.token(user)
     job = {"project": project, "name": name, "command": ["sleep", "600"], "gpus": "0.25",
            "env": {"A": "of-ana"}, "source": "# secret source", "grace_seconds": 1}  # fmt: skip
     reply = hub.call_service(token, "api/v1/workloads", "POST", json=job)
@@ -89,7 +89,7 @@ def test_streams_reveal_no_workload_of_a_foreign_project(streams):
     """Covers workloads that exist when a stream is opened and workloads that start later."""
     hub = streams.hub
     ana_token = submit_job(hub, "ana", "vision", "secret-exp-1")
-    outsider_token = hub.token("otto", ACCESS_SCOPE, SUBMIT_SCOPE)
+    outsider_token = hub.token("otto")
     events = streams.open(outsider_token, "api/v1/events")
     page = streams.open(outsider_token, "live/gpus")
     refused = {
@@ -119,17 +119,15 @@ def test_streams_reveal_no_workload_of_a_foreign_project(streams):
 def test_open_streams_of_a_revoked_token_end_within_a_minute(streams):
     hub = streams.hub
     ana_token = submit_job(hub, "ana", "vision", "watched-exp")
-    with hub.admin as http:
-        created_token = http.post(
-            "/hub/api/users/ana/tokens", json={"scopes": [ACCESS_SCOPE]}
-        ).json()
+    created_token = hub.http.post(
+        "/hub/api/users/ana/tokens", json={"scopes": [ACCESS_SCOPE]}
+    ).json()
     paths = ("api/v1/events", "live/gpus", "live/workloads/vision/watched-exp",
              "api/v1/workloads/vision/watched-exp/logs?follow=true")  # fmt: skip
     open_streams = {path: streams.open(created_token["token"], path) for path in paths}
     assert {stream.reply.status_code for stream in open_streams.values()} == {200}
 
-    with hub.admin as http:
-        http.delete(f"/hub/api/users/ana/tokens/{created_token['id']}").raise_for_status()
+    hub.http.delete(f"/hub/api/users/ana/tokens/{created_token['id']}").raise_for_status()
 
     def all_have_ended() -> bool:
         return all(stream.ended.is_set() for stream in open_streams.values())
@@ -142,20 +140,18 @@ def test_open_streams_of_a_revoked_token_end_within_a_minute(streams):
 def test_open_streams_hide_a_workload_within_a_minute_after_reader_loses_group(streams):
     hub = streams.hub
     owner_token = submit_job(hub, "nia", "watched", "groups-exp")
-    token = hub.token("wim", ACCESS_SCOPE, SUBMIT_SCOPE)
+    token = hub.token("wim")
     watchers = "/hub/api/groups/watchers"
-    with hub.admin as http:
-        http.post(watchers).raise_for_status()
-        http.post(f"{watchers}/users", json={"users": ["wim"]}).raise_for_status()
+    hub.http.post(watchers).raise_for_status()
+    hub.http.post(f"{watchers}/users", json={"users": ["wim"]}).raise_for_status()
     output = streams.open(token, "api/v1/workloads/watched/groups-exp/logs?follow=true")
     page = streams.open(token, "live/workloads/watched/groups-exp")
     events = streams.open(token, "api/v1/events")
     eventually(lambda: "groups-exp" in events.text, what="it is shown")
     assert (output.reply.status_code, page.reply.status_code) == (200, 200)
 
-    with hub.admin as http:
-        body = {"users": ["wim"]}
-        http.request("DELETE", f"{watchers}/users", json=body).raise_for_status()
+    body = {"users": ["wim"]}
+    hub.http.request("DELETE", f"{watchers}/users", json=body).raise_for_status()
 
     def is_absent_from_events() -> bool:
         return "groups-exp" not in events.events()[-1]
