@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import WorkloadDetail
-from training_records import expected_history, read_records, reconcile
+from training_records import allow, expected_history, read_records, reconcile
 from waiting import eventually
 
 EPOCHS = 20
@@ -93,13 +93,6 @@ class AllowedTraining:
     def sizes(self) -> set[int]:
         """Return the numbers of ranks that the job has trained on."""
         return {record["ranks"] for record in read_records(self.directory)}
-
-
-def allow(directory: Path, updates: int) -> None:
-    """Allow the workers of this directory `updates` updates, counted from the first."""
-    temporary = directory / ".allowed"
-    temporary.write_text(str(updates))
-    temporary.replace(directory / "allowed")
 
 
 def allow_more(directory: Path) -> None:

@@ -25,6 +25,7 @@ from runai.hub_service.wire.elastic_messages import (
     WorkerPhase,
     WorkerStatus,
 )
+from training_records import allow
 from waiting import eventually
 
 _PATIENCE_S = 250.0
@@ -78,9 +79,7 @@ class Cluster:
 
     def allow_updates(self, updates: int) -> None:
         """Allow the training `updates` updates in total."""
-        part = self.directory / ".allowed"
-        part.write_text(str(updates))
-        part.replace(self.directory / "allowed")
+        allow(self.directory, updates)
 
     def wait_at_update(self, update: int, *names: str) -> None:
         """Wait until workers have begun update `update`, the first that is not allowed."""

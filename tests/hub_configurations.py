@@ -1,12 +1,17 @@
-"""Configurations of a JupyterHub on Kubernetes, as admins write them; for `kubernetes_hub`.
+"""A JupyterHub on Kubernetes: configurations as admins write them, and its rights.
 
-Each is Python that JupyterHub runs: the first two together make a working hub.
+Each configuration is Python that JupyterHub runs: the first two together make a working hub.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from control_plane.plane import ControlPlane
 
 DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes_notebooks.md"
 
@@ -249,3 +254,35 @@ def documented_values(service: str) -> str:
     )
     assert "http://runai.runai" in values
     return str(values).replace("http://runai.runai", service)
+
+
+def create_hub_objects(
+    plane: ControlPlane,
+    namespace: str,
+    *others: dict[str, Any],
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Create an account `hub` with the rights of zero-to-jupyterhub's hub, and other objects."""
+    every_verb = ["get", "watch", "list", "create", "delete"]
+    kinds = ["pods", "persistentvolumeclaims", "secrets", "services"]
+    objects: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount"},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "rules": [
+                {"apiGroups": [""], "resources": kinds, "verbs": every_verb},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"},
+            "subjects": [{"kind": "ServiceAccount", "name": "hub", "namespace": namespace}],
+        },
+        *others,
+    ]
+    for manifest in objects:
+        manifest["metadata"] = {"name": "hub", "namespace": namespace, "labels": dict(labels or {})}
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))

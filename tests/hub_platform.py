@@ -11,11 +11,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
@@ -34,6 +35,7 @@ from waiting import eventually
 
 START_SECONDS = 180
 SPAWN_SECONDS = 180
+LOCKED_WITHIN_S = 30
 SERVICE_PATH = "/services/runai/"
 ACCESS_SCOPE = "access:services!service=runai"
 SUBMIT_SCOPE = "custom:runai:submit"
@@ -76,8 +78,39 @@ projects:
 """
 
 
+class HubApi:
+    """Servers of users, by a hub's REST API."""
+
+    http: httpx.Client
+    """A client with the rights of an admin."""
+
+    def spawn(self, user: str, **options: object) -> httpx.Response:
+        """Request a server; return the hub's answer within a second or so."""
+        # JupyterHub 6 would also take {"user_options": …}; 5 takes only the options themselves.
+        return self.http.post(f"/hub/api/users/{user}/server", json=options)
+
+    def start_server(self, user: str, **options: object) -> None:
+        """Request a server and return when it is ready."""
+        self.spawn(user, **options).raise_for_status()
+        self.wait_ready(user)
+
+    def wait_ready(self, user: str) -> None:
+        eventually(lambda: self.server(user).get("ready"), within=SPAWN_SECONDS, what=f"{user}'s")
+
+    def stop_server(self, user: str) -> None:
+        self.http.delete(f"/hub/api/users/{user}/server")
+        eventually(lambda: not self.server(user), within=SPAWN_SECONDS, what=f"{user} stopped")
+
+    def server(self, user: str) -> dict[str, Any]:
+        """Return the hub's view of a user's server, empty if there is none."""
+        answer = self.http.get(f"/hub/api/users/{user}", params={"include_stopped_servers": 1})
+        servers: dict[str, Any] = answer.json().get("servers", {})
+        view: dict[str, Any] = servers.get("", {})
+        return {} if view.get("stopped") else view
+
+
 @dataclass
-class HubPlatform:
+class HubPlatform(HubApi):
     """A platform that tests can kill and start again on the same data directory."""
 
     data_dir: Path
@@ -202,12 +235,15 @@ class HubPlatform:
         assert entry, f"no password of {user} in passwords.txt"
         return entry[1]
 
-    def client(self, user: str) -> Client:
-        """Return a client that signed in by the generated password, as `runai login` does."""
+    def login_token(self, user: str, password: str = "") -> str:
+        """Return a new token by a login, with the generated password, as `runai login` does."""
         with HubLogin(f"{self.url}/") as hub:
-            hub.log_in(user, self.password(user))
-            token = hub.mint_token()
-        client = Client(f"{self.url}{SERVICE_PATH}", token)
+            hub.log_in(user, password or self.password(user))
+            return hub.mint_token()
+
+    def client(self, user: str) -> Client:
+        """Return a client of the service, with a login's token."""
+        client = Client(f"{self.url}{SERVICE_PATH}", self.login_token(user))
         self.clients.append(client)
         return client
 
@@ -246,37 +282,27 @@ class HubPlatform:
             browser.headers["X-XSRFToken"] = browser.cookies["_xsrf"]
             yield browser
 
+    @contextmanager
+    def failing_database(self, *, reads: bool) -> Iterator[None]:
+        """Make every commit of the hub fail, or (`reads`) every read as well.
+
+        Another process holds SQLite's locks on its database.
+        """
+        database = self.data_dir / "jupyterhub.sqlite"
+        with closing(sqlite3.connect(database, LOCKED_WITHIN_S, isolation_level=None)) as other:
+            other.execute(f"BEGIN {'EXCLUSIVE' if reads else 'IMMEDIATE'}")
+            try:
+                yield
+            finally:
+                other.execute("ROLLBACK")
+
     # -- servers
-
-    def spawn(self, user: str, **options: object) -> httpx.Response:
-        """Request a server; return the hub's answer within a second or so."""
-        # JupyterHub 6 would also take {"user_options": …}; 5 takes only the options themselves.
-        return self.http.post(f"/hub/api/users/{user}/server", json=options)
-
-    def start_server(self, user: str, **options: object) -> None:
-        """Request a server and return when it is ready."""
-        self.spawn(user, **options).raise_for_status()
-        self.wait_ready(user)
-
-    def wait_ready(self, user: str) -> None:
-        eventually(lambda: self.server(user).get("ready"), within=SPAWN_SECONDS, what=f"{user}'s")
-
-    def stop_server(self, user: str) -> None:
-        self.http.delete(f"/hub/api/users/{user}/server")
-        eventually(lambda: not self.server(user), within=SPAWN_SECONDS, what=f"{user} stopped")
 
     def stop_all(self) -> None:
         for user in USERS:
             if self.server(user):
                 self.stop_server(user)
         eventually(lambda: not self.sessions(), what="no sessions")
-
-    def server(self, user: str) -> dict[str, Any]:
-        """Return the hub's view of a user's server, empty if there is none."""
-        answer = self.http.get(f"/hub/api/users/{user}", params={"include_stopped_servers": 1})
-        servers: dict[str, Any] = answer.json().get("servers", {})
-        view: dict[str, Any] = servers.get("", {})
-        return {} if view.get("stopped") else view
 
     def environment(self, user: str) -> dict[str, str]:
         """Return the environment that a user's server was started with."""

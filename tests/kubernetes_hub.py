@@ -7,7 +7,6 @@ the chart's. ana, bo and cy are members of vision. For tests with the markers `h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from hub_configurations import (
     ADMIN_SETTINGS,
     DOCUMENTED_SETTINGS,
     ZERO_TO_JUPYTERHUB_SETTINGS,
+    create_hub_objects,
     documented_values,
 )
 from hub_platform import JUPYTERHUB_RUNS, PASSWORD, TESTER_TOKEN, USERS, HubPlatform
@@ -108,11 +108,12 @@ def running_kubernetes_hub(
     """Run hub, service and node for the block; remove everything they started."""
     plane, namespace, ports = lab.plane, lab.namespace.name, free_ports(3)
     allow_jobs(plane, namespace)
+    create_hub_objects(plane, namespace)
     (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
     (place / "values.yaml").write_text(documented_values(f"http://127.0.0.1:{ports[2]}"))
     (place / "config.py").write_text(ZERO_TO_JUPYTERHUB_SETTINGS + DOCUMENTED_SETTINGS + config)
     shell = {
-        "KUBECONFIG": str(_hub_rights(lab)),
+        "KUBECONFIG": str(plane.service_account(namespace, "hub")),
         "RUNAI_CLUSTER": "kubernetes",
         "RUNAI_DATA_DIR": str(place / "data"),
         "RUNAI_HUB_TOKEN": SERVICE_TOKEN,
@@ -160,31 +161,3 @@ def spec_environment(pod: dict[str, Any]) -> dict[str, Any]:
 def sentence(events: list[dict[str, Any]], begin: str) -> str:
     """Return the first message that begins with `begin`, "" if there is none yet."""
     return next((e["message"] for e in events if e["message"].startswith(begin)), "")
-
-
-def _hub_rights(lab: ClusterLab) -> Path:
-    """Return a kubeconfig with the rights of zero-to-jupyterhub's hub."""
-    plane, namespace = lab.plane, lab.namespace.name
-    all_verbs = ["get", "watch", "list", "create", "delete"]
-    created_kinds = ["pods", "persistentvolumeclaims", "secrets", "services"]
-    objects: list[dict[str, Any]] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount"},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "Role",
-            "rules": [
-                {"apiGroups": [""], "resources": created_kinds, "verbs": all_verbs},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
-            ],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hub", "namespace": namespace}],
-        },
-    ]
-    for manifest in objects:
-        manifest["metadata"] = {"name": "hub", "namespace": namespace}
-        plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-    return plane.service_account(namespace, "hub")

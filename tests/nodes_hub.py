@@ -6,7 +6,6 @@ KubeSpawner, notebook servers are pods on the nodes, and the service authenticat
 
 from __future__ import annotations
 
-import json
 import secrets
 from base64 import b64decode, b64encode
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import httpx
 
 from control_plane.plane import ControlPlane
-from hub_configurations import documented_values
+from hub_configurations import create_hub_objects, documented_values
+from hub_platform import HubApi
 from real_nodes.images import RUNAI
 from waiting import eventually
 
@@ -61,14 +61,6 @@ for name, role in values["loadRoles"].items():
 for _, text in sorted(values["extraConfig"].items()):
     exec(text)
 """
-RIGHTS = [
-    {
-        "apiGroups": [""],
-        "resources": ["pods", "persistentvolumeclaims", "secrets", "services"],
-        "verbs": ["get", "watch", "list", "create", "delete"],
-    },
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
-]
 
 
 def provide_tokens(plane: ControlPlane) -> None:
@@ -80,27 +72,18 @@ def provide_tokens(plane: ControlPlane) -> None:
 
 def begin_hub(plane: ControlPlane) -> None:
     """Create the hub; its pod takes a token from our chart's Secret."""
-    objects: list[dict[str, Any]] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount"},
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": RIGHTS},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hub", "namespace": NAMESPACE}],
-        },
-        {"apiVersion": "v1", "kind": "ConfigMap"}
-        | {"data": {"config.py": CONFIG, "values.yaml": documented_values("http://runai.runai")}},
-        {"apiVersion": "v1", "kind": "Service"}
-        | {"spec": {"selector": {"app": "hub"}, "ports": [{"port": 8081}]}},
+    files = {"config.py": CONFIG, "values.yaml": documented_values("http://runai.runai")}
+    service = {"selector": {"app": "hub"}, "ports": [{"port": 8081}]}
+    create_hub_objects(
+        *(plane, NAMESPACE),
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": files},
+        {"apiVersion": "v1", "kind": "Service", "spec": service},
         {"apiVersion": "v1", "kind": "Pod", "spec": _pod()},
-    ]
-    for manifest in objects:
-        manifest["metadata"] = {"name": "hub", "namespace": NAMESPACE, "labels": {"app": "hub"}}
-        plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+        labels={"app": "hub"},
+    )
 
 
-class NodesHub:
+class NodesHub(HubApi):
     """The hub's own API, with the rights of an admin."""
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -108,41 +91,22 @@ class NodesHub:
         tokens = plane.request("GET", f"{SECRETS}/hub")["data"]
         address = eventually(lambda: _address(plane), within=COMES_UP_WITHIN_S, what="a hub")
         self.http = httpx.Client(
-            base_url=f"http://{address}:8081/hub/api",
+            base_url=f"http://{address}:8081",
             headers={"Authorization": f"Bearer {_decoded(tokens['tester'])}"},
             trust_env=False,
             timeout=60,
         )
         eventually(self._answers, within=COMES_UP_WITHIN_S, what="the hub answers")
         for user in USERS:
-            self.http.post(f"/users/{user}").raise_for_status()
+            self.http.post(f"/hub/api/users/{user}").raise_for_status()
 
     def close(self) -> None:
         """Close the client."""
         self.http.close()
 
-    def start_server(self, user: str, **choice: str) -> None:
-        """Request a server; `wait_ready` waits for it."""
-        self.http.post(f"/users/{user}/server", json=choice).raise_for_status()
-
-    def wait_ready(self, user: str) -> None:
-        """Wait until a user's server answers."""
-
-        def ready() -> bool:
-            found = self.http.get(f"/users/{user}").json()["servers"].get("", {})
-            assert found, "it has failed, or was not requested"
-            return bool(found["ready"])
-
-        eventually(ready, within=COMES_UP_WITHIN_S, what=f"{user}'s server")
-
-    def stop_server(self, user: str) -> None:
-        """Stop a server, and wait until its pod is gone."""
-        self.http.delete(f"/users/{user}/server")
-        eventually(lambda: not self.http.get(f"/users/{user}").json()["servers"], what="no server")
-
     def _answers(self) -> bool:
         try:
-            return self.http.get("/").is_success
+            return self.http.get("/hub/api/").is_success
         except httpx.TransportError:
             return False
 

@@ -18,7 +18,6 @@ from control_plane.plane import ControlPlane
 from nodes_hub import begin_hub, provide_tokens
 from real_nodes.cluster import RealCluster
 from real_nodes.images import PAUSE, RUNAI
-from runai.hub_service.agent.processes.pod_resources import PodResources
 from runai.hub_service.client import Client
 from waiting import eventually
 
@@ -105,11 +104,10 @@ class NodesLab(ClusterLab):
         """Return the message of a pod's Event with this reason, once there is one."""
 
         def found() -> str:
-            path = f"/api/v1/namespaces/{self.namespace.name}/events"
             return next(
                 (
                     str(event["message"])
-                    for event in self.plane.request("GET", path)["items"]
+                    for event in self.namespace.events()
                     if (event["reason"], event["involvedObject"]["name"]) == (reason, name)
                 ),
                 "",
@@ -119,12 +117,7 @@ class NodesLab(ClusterLab):
 
     def kubelet_allocations(self, node: int) -> dict[str, list[str]]:
         """Return the devices of each pod, from the kubelet's own records."""
-        socket = self.cluster.nodes[node].place / "lib/kubelet/pod-resources/kubelet.sock"
-        kubelet = PodResources(str(socket))
-        try:
-            return kubelet.holders()
-        finally:
-            kubelet.close()
+        return self.cluster.nodes[node].allocations()
 
     def reservations(self) -> dict[str, dict[str, Any]]:
         """Return the reservation pods, by their device."""

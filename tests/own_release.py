@@ -11,11 +11,9 @@ import os
 import secrets
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Self
 
-from control_plane.calls import ApiRefused, Calls
+from control_plane.calls import Calls
 from control_plane.chart import CHART, helm
 from control_plane.objects import Namespace, add_project
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
@@ -166,7 +164,7 @@ class OwnRelease:
         """Return the names of the cluster-scoped objects."""
         names = set()
         for path in CLUSTER_SCOPED_PATHS:
-            found = self._quietly(partial(self.cluster.request, "GET", path))
+            found = self.cluster.request_existing("GET", path)
             names |= {
                 f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
                 for each in (found or {"items": ()})["items"]
@@ -174,13 +172,4 @@ class OwnRelease:
         return names
 
     def _forget(self, path: str) -> None:
-        self._quietly(partial(self.cluster.request, "DELETE", path))
-
-    def _quietly(self, call: Callable[[], Any]) -> Any:
-        """Make a call; return None if the object does not exist."""
-        try:
-            return call()
-        except ApiRefused as refused:
-            if refused.status != 404:
-                raise
-            return None
+        self.cluster.request_existing("DELETE", path)

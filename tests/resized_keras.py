@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from training_records import allow
 from waiting import eventually
 
 PROGRAM = Path(__file__).parent / "elastic/keras_resized_program.py"
@@ -24,7 +25,7 @@ class ResizedKeras:
         """Make the directory; `decided` returns the number of GPUs the cluster wants, or raises."""
         self.directory, self._decided = directory, decided
         directory.mkdir(parents=True, exist_ok=True)
-        self._allow(0)
+        allow(self.directory, 0)
 
     def trains_on(self, gpus: int, *, without: int = 0) -> dict[str, Any]:
         """Wait until `gpus` GPUs train; let the previous ones finish their update.
@@ -49,19 +50,19 @@ class ResizedKeras:
             if here:
                 return max(here, key=lambda record: record["rank"])
             if waiting:
-                self._allow(self._allowed() + 1)
+                allow(self.directory, self._allowed() + 1)
             return None
 
         return eventually(so_many, within=PATIENCE_S)
 
     def pauses(self, ended: Callable[[], object]) -> None:
         """Let the training finish its update, and wait until its processes have left."""
-        self._allow(self._allowed() + 1)
+        allow(self.directory, self._allowed() + 1)
         eventually(lambda: ended() is not None, within=PATIENCE_S)
 
     def to_the_end(self) -> None:
         """Let the training finish."""
-        self._allow(10**9)
+        allow(self.directory, 10**9)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records written before each update, of each run and rank."""
@@ -76,8 +77,3 @@ class ResizedKeras:
 
     def _allowed(self) -> int:
         return int((self.directory / "allowed").read_text())
-
-    def _allow(self, updates: int) -> None:
-        whole = self.directory / ".allowed"
-        whole.write_text(str(updates))
-        whole.replace(self.directory / "allowed")

@@ -1,4 +1,4 @@
-"""Records of the ranks of `recorded_training`: each update's samples, found and expected.
+"""Records of the ranks of `recorded_training`, and the updates that they may make.
 
 Imports no framework at its top: tests that only read records are collected without one.
 """
@@ -9,6 +9,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+
+def allow(directory: Path, updates: int) -> None:
+    """Allow the workers of this directory `updates` updates, counted from the first."""
+    temporary = directory / ".allowed"
+    temporary.write_text(str(updates))
+    temporary.replace(directory / "allowed")
 
 
 def read_records(directory: Path) -> list[dict[str, Any]]:

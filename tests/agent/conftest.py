@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ import psutil
 import pynvml
 import pytest
 
+from fake_driver import compiled_driver
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices.nvml import NvmlDevices
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
@@ -166,23 +166,13 @@ class FakeNvml:
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the fake library."""
-    return _compiled("fake_nvml.c", tmp_path_factory.mktemp("nvml"))
+    return compiled_driver(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="session")
 def nvml_615_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the fake library of a driver that has limits by control group."""
-    return _compiled("fake_nvml_615.c", tmp_path_factory.mktemp("nvml_615"))
-
-
-def _compiled(source: str, folder: Path) -> Path:
-    compiler = shutil.which("cc")
-    assert compiler is not None, "tests of this fixture have the marker cc"
-    library = folder / "libnvidia-ml.so.1"
-    options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    path = Path(__file__).with_name(source)
-    subprocess.run([compiler, *options, "-o", str(library), str(path)], check=True)
-    return library
+    return compiled_driver(tmp_path_factory.mktemp("nvml_615"), source="fake_nvml_615.c")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from fake_driver import compiled_driver
 from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.wire.device_schemas import OthersView
 from runai.hub_service.wire.program_schemas import ProcessReport
@@ -87,12 +87,10 @@ class Platform:
 @pytest.fixture
 def nvml_folder(tmp_path: Path, nvml) -> Path:
     """Compile the library with the path of its state: the agent gets no environment variable."""
-    source = Path(__file__).with_name("fake_nvml.c")
-    library = tmp_path / "lib" / "libnvidia-ml.so.1"
-    library.parent.mkdir()
-    state_option = f'-DSTATE="{nvml.path}"'
-    subprocess.run(["cc", "-shared", "-fPIC", state_option, "-o", library, source], check=True)
-    return library.parent
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    compiled_driver(folder, nvml.path)
+    return folder
 
 
 def usage_by_workload(platform: Platform, uuid: str) -> dict[str, set[tuple[float, int]]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from chart.rights import Right
 from control_plane.agents import agent_token
-from control_plane.calls import ApiRefused
 from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
@@ -94,8 +93,7 @@ class Stage:
         )
 
     def events(self) -> list[str]:
-        path = f"/api/v1/namespaces/{self.lab.namespace.name}/events"
-        return [event["reason"] for event in self.lab.plane.request("GET", path)["items"]]
+        return [event["reason"] for event in self.lab.namespace.events()]
 
 
 Action = Callable[[Stage], Awaitable[None]]
@@ -197,10 +195,8 @@ async def reserve_device(stage: Stage) -> None:
 
 
 def _is_deleted(stage: Stage, path: str) -> bool:
-    try:
-        return bool(stage.lab.plane.request("GET", path)["metadata"].get("deletionTimestamp"))
-    except ApiRefused as refused:
-        return refused.status == 404
+    found = stage.lab.plane.request_existing("GET", path)
+    return found is None or "deletionTimestamp" in found["metadata"]
 
 
 async def manage_project(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,17 @@ class Calls:
             return reply.json()
         except ValueError:
             return reply.text
+
+    def request_existing(
+        self, method: str, path: str, *content: Any, absent: Sequence[int] = (404,), **options: Any
+    ) -> Any:
+        """Make one call; return None if its object is gone: the status is in `absent`."""
+        try:
+            return self.request(method, path, *content, **options)
+        except ApiRefused as refused:
+            if refused.status not in absent:
+                raise
+            return None
 
     def lines(self, path: str) -> Iterator[str]:
         """Yield the lines of a reply as they come, as the administrator: a watch's events.

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control_plane.calls import ApiRefused
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 from runai.hub_service.model.cluster import NodeReport
@@ -144,11 +143,9 @@ class DevicePlugin:
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
         change.setdefault("metadata", {})["uid"] = metadata["uid"]
-        try:
-            self.plane.request("PATCH", path, change, content_type=content_type)
-        except ApiRefused as refused:
-            if refused.status not in (404, 409):  # gone meanwhile
-                raise
+        self.plane.request_existing(
+            *("PATCH", path, change), content_type=content_type, absent=(404, 409)
+        )
 
 
 def _is_running(pod: Mapping[str, Any]) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from control_plane.calls import ApiRefused
 from control_plane.objects import Namespace, pod
 from control_plane.plane import ControlPlane
 from control_plane.programs import find_resource
@@ -106,10 +105,5 @@ def without_pytorch_jobs(namespace: Namespace) -> Iterator[Namespace]:
 
 
 def _is_there(plane: ControlPlane, path: str) -> bool:
-    try:
-        plane.request("GET", path)
-    except ApiRefused as refused:
-        if refused.status in (404, 429):  # 429: for a moment, while the API server sets the kind up
-            return False
-        raise
-    return True
+    # 429: for a moment, while the API server sets the kind up.
+    return plane.request_existing("GET", path, absent=(404, 429)) is not None

@@ -113,19 +113,13 @@ class ClusterLab:
     def _release(self, path: str) -> None:
         """Remove an object's finalizers: a volume, for one, waits for the end of its claim."""
         body = {"metadata": {"finalizers": None}}
-        try:
-            self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")
-        except ApiRefused as refused:
-            if refused.status != 404:
-                raise
+        self.plane.request_existing(
+            "PATCH", path, body, content_type="application/merge-patch+json"
+        )
 
     def forget(self, path: str) -> None:
         """Remove an object, if it exists."""
-        try:
-            self.plane.request("DELETE", path)
-        except ApiRefused as refused:
-            if refused.status != 404:
-                raise
+        self.plane.request_existing("DELETE", path)
 
 
 def allow_jobs(plane: ControlPlane, namespace: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control_plane.calls import ApiRefused, Calls
+from control_plane.calls import Calls
 from waiting import eventually
 
 SCHEDULER = "runai-scheduler"
@@ -128,7 +128,9 @@ class Namespace:
         labels = {"runai/project": project} if project else {}
         plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        eventually(lambda: self._exists(account), what=f"namespace {name} takes pods")
+        eventually(
+            lambda: plane.request_existing("GET", account), what=f"namespace {name} takes pods"
+        )
 
     def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Create a pod, or a Job if the object has a template."""
@@ -171,6 +173,12 @@ class Namespace:
             content_type="application/merge-patch+json",
         )
 
+    def events(self) -> list[dict[str, Any]]:
+        """Return its Events."""
+        path = f"/api/v1/namespaces/{self.name}/events"
+        found: list[dict[str, Any]] = self.plane.request("GET", path)["items"]
+        return found
+
     def node_of(self, name: str) -> str:
         """Return the node that a pod is bound to; "" before that."""
         return str(self.pod(name)["spec"].get("nodeName", ""))
@@ -197,12 +205,3 @@ class Namespace:
     def _path(self, name: str, *, is_job: bool = False) -> str:
         group, kind = ("/apis/batch/v1", "jobs") if is_job else ("/api/v1", "pods")
         return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self.plane.request("GET", path)
-        except ApiRefused as refused:
-            if refused.status == 404:
-                return False
-            raise
-        return True

@@ -315,10 +315,9 @@ class ProcessKubelet:
         content = f"application/{kind}+json" if kind else "application/json"
         while True:
             try:
-                self._plane.request(method, path, body, content_type=content)
-            except ApiRefused as refused:
-                if refused.status not in (404, 409):
-                    raise
+                self._plane.request_existing(
+                    *(method, path, body), content_type=content, absent=(404, 409)
+                )
             except httpx.TransportError:  # the API server is being restarted: once more
                 if not self._stopped.wait(0.05):
                     continue

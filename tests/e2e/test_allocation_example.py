@@ -10,8 +10,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from runai.hub_service.cli.framework.hub_login import HubLogin
-
 pytestmark = [pytest.mark.hub, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,9 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_example_of_allow_growth_lowers_allocated_memory_but_not_utilization(
     platform, tmp_path, monkeypatch
 ):
-    with HubLogin(f"{platform.url}/") as hub:
-        hub.log_in("bob", platform.password("bob"))
-        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", hub.mint_token())
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", platform.login_token("bob"))
     monkeypatch.setenv("RUNAI_API_URL", f"{platform.url}/services/runai/")
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder)

@@ -18,7 +18,6 @@ import pytest
 
 from hub_platform import HubPlatform
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
-from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import WorkloadDetail
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -38,9 +37,7 @@ class ElasticPlatform:
     def __init__(self, platform: HubPlatform) -> None:
         self.platform = platform
         self.bob, self.patty = platform.client("bob"), platform.client("patty")
-        with HubLogin(f"{platform.url}/") as hub:
-            hub.log_in("bob", platform.password("bob"))
-            self.bobs_token = hub.mint_token()
+        self.bobs_token = platform.login_token("bob")
 
     def start_pattys_job(self, name: str, gpus: float) -> None:
         """Submit a job of patty's; return when it has its GPUs."""

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import lab
-from fake_driver import fake_driver
+from fake_driver import idle_devices
 from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import IdlePut, ProjectPut, WorkloadView
@@ -45,7 +45,7 @@ def platform(
     start_platform: Callable[..., HubPlatform], tmp_path_factory: pytest.TempPathFactory
 ) -> HubPlatform:
     """Run a platform on three devices that no program uses."""
-    folder = fake_driver(tmp_path_factory.mktemp("driver"))
+    folder = idle_devices(tmp_path_factory.mktemp("driver"))
     started = start_platform(simulated=None, shell={"LD_LIBRARY_PATH": str(folder)})
     started.client("admin").put_project("vision", IDLE_RULES)
     return started

@@ -12,7 +12,6 @@ from e2e import lab
 from e2e.lab import PICTURES
 from e2e.vscode import notebook
 from hub_platform import HubPlatform
-from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
@@ -46,9 +45,7 @@ def recorded_page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]
 def environ(platform: HubPlatform) -> Iterator[dict[str, str]]:
     """Start a job of bob's; return the environment of a kernel that he started in VS Code."""
     client = platform.client("bob")
-    with HubLogin(f"{platform.url}/") as hub:
-        hub.log_in("bob", platform.password("bob"))
-        token = hub.mint_token()
+    token = platform.login_token("bob")
     request = SubmitRequest(name="in-vscode", command=["sleep", "86400"], gpus=1, grace_seconds=1)
     client.submit(request)
     eventually(lambda: client.workload("vision/in-vscode").state == "running", within=TIMEOUT_S)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from hub_database import failing
 from hub_platform import HubPlatform
 
 pytestmark = [pytest.mark.hub]
@@ -24,7 +23,7 @@ def test_valid_token_gets_503_while_the_hub_database_fails(platform: HubPlatform
     # The hub writes a token's first use to the database at once, later uses twice a minute.
     token = platform.token("bo")
 
-    with failing(platform.data_dir, reads=reads_fail):
+    with platform.failing_database(reads=reads_fail):
         by_hub = get_with_token(platform, "/hub/api/user", token)
         by_service = get_with_token(platform, "/services/runai/api/v1/whoami", token)
 

@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import sqlalchemy as sa
 from starlette.requests import Request
 
 from faults.machine import Machine, Start, VirtualAttempt, Work
+from faults.service import NODE, half_busy
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import inline_scheduler
 from runai.hub_service.api.app import create_app
@@ -32,7 +32,6 @@ from runai.hub_service.api.middleware.request_limits import Allowance, CallerLim
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
-from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.controller import Controller
@@ -46,11 +45,9 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.wire.errors import NotFound, Unauthenticated
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.workload_request import SubmitRequest
 
 PREFIX = "/services/runai/"
-NODE = "box"
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
 
@@ -146,14 +143,7 @@ class Month:
             NODE,
             clock=self.clock,
             retention=lab.retention,
-            process_control=reconciler.ProcessControl(
-                attempt=lambda path: ForgetfulAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
-                watch=self.machine.watch,
-                lasting=lambda process: process,
-                end_tree=self.machine.end_session,
-                kill_leftovers=lambda *_: None,
-                end_session=self.machine.left_of_session,
-            ),
+            process_control=self.machine.process_control(ForgetfulAttempt),
         )
         self.ledger = Ledger(place / "ledger.sqlite", clock=self.clock)
         for engine in (self.store._engine, self.ledger._store._engine):
@@ -308,24 +298,16 @@ class Month:
         async with AsyncClient(self.url, "agent-token") as client:
             while True:
                 await asyncio.sleep(self.lab.report_every_s)
-                await client.report(self._report(await self._allocations()))
-
-    async def _allocations(self) -> Sequence[Any]:
-        return device_allocations(await self.cluster.workloads(), await self.cluster.devices())
-
-    def _report(self, allocations: Sequence[Any]) -> AgentReport:
-        return AgentReport(
-            node=NODE,
-            at=self.clock(),
-            interval=self.lab.report_every_s,
-            devices=[
-                DeviceSample(device=d.uuid, utilization=0.5, memory_mib=1) for d in self.devices
-            ],
-            samples=[
-                UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
-                for h in allocations
-            ],
-        )
+                await client.report(
+                    half_busy(
+                        self.clock(),
+                        self.lab.report_every_s,
+                        self.devices,
+                        device_allocations(
+                            await self.cluster.workloads(), await self.cluster.devices()
+                        ),
+                    )
+                )
 
     async def _prometheus(self) -> None:
         while True:

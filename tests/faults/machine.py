@@ -13,10 +13,12 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from faults.virtual_time import WallClock
+from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.model.records import Code, Process
@@ -112,6 +114,19 @@ class Machine:
             self.clock.true = max(self.clock.true, self._due[0][0])
             self.catch_up()
         self.clock.true = until
+
+    def process_control(
+        self, attempt: Callable[[Machine, Path], VirtualAttempt] | None = None
+    ) -> reconciler.ProcessControl:
+        """Return this machine's processes for a local cluster, with another kind of attempt."""
+        return reconciler.ProcessControl(
+            attempt=partial(attempt or VirtualAttempt, self),  # type: ignore[arg-type]
+            watch=self.watch,
+            lasting=lambda process: process,
+            end_tree=self.end_session,
+            kill_leftovers=lambda *_: None,
+            end_session=self.left_of_session,
+        )
 
     # -- supervisors -----------------------------------------------------------------------------
 

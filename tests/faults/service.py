@@ -16,12 +16,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from faults.machine import Machine, VirtualAttempt
+from faults.machine import Machine
 from faults.meter import Meter, stored_sums
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import Fault, FaultyPipe
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
-from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.controller.controller import Controller, Cycle
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -131,21 +130,13 @@ class Service:
         self._meter = Meter(self.ledger, initial_sums)
         disk.under(self.store._engine, self.loop)
         disk.under(self.ledger._store._engine, self.loop)
-        process_control = reconciler.ProcessControl(
-            attempt=lambda path: VirtualAttempt(machine, path),  # type: ignore[arg-type, return-value]
-            watch=machine.watch,
-            lasting=lambda process: process,
-            end_tree=machine.end_session,
-            kill_leftovers=lambda *_: None,
-            end_session=machine.left_of_session,
-        )
         self.cluster = LocalCluster(
             place,
             self.store,
             DEVICES,
             NODE,
             clock=clock,
-            process_control=process_control,
+            process_control=machine.process_control(),
             api_url="http://x/",
         )
         self.controller = Controller(
@@ -210,18 +201,7 @@ class Service:
                 await self.cluster.workloads(), await self.cluster.devices()
             )
             now = self._machine.clock()
-            report = AgentReport(
-                node=NODE,
-                at=now,
-                interval=AGENT_EVERY_S,
-                devices=[
-                    DeviceSample(device=d.uuid, utilization=0.5, memory_mib=1) for d in DEVICES
-                ],
-                samples=[
-                    UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
-                    for h in allocations
-                ],
-            )
+            report = half_busy(now, AGENT_EVERY_S, DEVICES, allocations)
             self.ledger.record(now, AGENT_EVERY_S, allocations, report)
 
     def clean_up(self) -> None:
@@ -239,6 +219,20 @@ class Service:
     def wrong_sums(self) -> list[str]:
         """Return wrong sums of the ledger at this life's end, in memory and in the database."""
         return [*self._meter.wrong_sums(), *self._meter.wrong_stored_sums(stored_sums(self._file))]
+
+
+def half_busy(
+    at: float, interval: float, devices: Sequence[Device], allocations: Sequence[Any]
+) -> AgentReport:
+    """Return an agent's report: every device, and each workload on it, is half busy."""
+    usage: dict[str, Any] = {"utilization": 0.5, "memory_mib": 1}
+    return AgentReport(
+        node=NODE,
+        at=at,
+        interval=interval,
+        devices=[DeviceSample(device=device.uuid, **usage) for device in devices],
+        samples=[UsageSample(workload=a.workload, device=a.device, **usage) for a in allocations],
+    )
 
 
 def dice_of(seed: int, what: str) -> random.Random:

@@ -5,7 +5,8 @@ service     a client of the chart's service, which runs in a pod, with the right
 hub         a JupyterHub in a pod beside it, with the users bob and patty
 lab         a namespace for one test; the nodes are empty again afterwards
 
-The report of a failed test contains the cluster's state at that moment (`cluster_report`).
+The report of a failed test contains the cluster's state at that moment: logs, reservations, Events
+and the kubelets' allocations.
 """
 
 from __future__ import annotations
@@ -15,11 +16,19 @@ from typing import Any
 
 import pytest
 
-from cluster_report import cluster_report
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab, install_chart, service_of
 from real_nodes.cluster import RealCluster
+from real_nodes.node import Node
 from runai.hub_service.client import Client
+
+LINES, EVENTS = 60, 80
+_KUBECTL_COMMANDS = (
+    f"-n runai logs -l app.kubernetes.io/component=service --all-containers --tail {LINES}",
+    f"-n runai logs -l app.kubernetes.io/component=agent --prefix --tail {LINES}",
+    "get pods --all-namespaces -o wide",
+    "-n runai-reservation get pods -o yaml",
+)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -68,3 +77,28 @@ def hub(cluster: RealCluster) -> Iterator[NodesHub]:
 def lab(cluster: RealCluster, inside: None) -> Iterator[NodesLab]:
     with NodesLab(cluster) as nodes_lab:
         yield nodes_lab
+
+
+def cluster_report(cluster: RealCluster) -> str:
+    """Return the report as text; call it inside the cluster's network."""
+    outputs = [_kubectl_output(cluster, *words.split()) for words in _KUBECTL_COMMANDS]
+    events = _kubectl_output(
+        cluster, "get", "events", "--all-namespaces", "--sort-by", ".metadata.creationTimestamp"
+    )
+    outputs.append("\n".join(events.splitlines()[-EVENTS:]))
+    return "\n\n".join([*outputs, *map(_kubelet_allocations, cluster.nodes)])
+
+
+def _kubectl_output(cluster: RealCluster, *words: str) -> str:
+    try:
+        output = cluster.plane.kubectl(*words)
+    except AssertionError as wrong:
+        output = str(wrong)
+    return f"$ kubectl {' '.join(words)}\n{output}"
+
+
+def _kubelet_allocations(node: Node) -> str:
+    try:
+        return f"{node.name}'s kubelet: {node.allocations()}"
+    except OSError as wrong:
+        return f"{node.name}'s kubelet: {wrong}"

@@ -134,7 +134,7 @@ def test_notebooks_of_two_users_share_a_device_with_memory_limits(
     """KubeSpawner's servers, started by JupyterHub, in containers of the nodes."""
     try:
         for user in ("bob", "patty"):
-            hub.start_server(user, project=user, gpus="0.5")
+            hub.spawn(user, project=user, gpus="0.5").raise_for_status()
         for user in ("bob", "patty"):
             hub.wait_ready(user)
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from control_plane.plane import ControlPlane
+from fake_driver import compiled_driver
 from real_nodes import cgroups
 from real_nodes.dns_server import DnsServer
 from real_nodes.network import GATEWAY, Network
-from real_nodes.node import CHECKOUT, Node
+from real_nodes.node import Node
 
 PLACES = Path("/var/tmp")
 PREFIX, LOCK, GROUPS = "runai-nodes-", "lock", "groups"
@@ -98,7 +98,7 @@ class RealCluster:
         with self.network.entered():
             self.plane = self._stack.enter_context(PlaneOfRealNodes(self.place))
             self._stack.enter_context(DnsServer(self.plane))
-            driver = self._driver()
+            driver = compiled_driver(self.place)
             self.nodes = [
                 Node(number, self.plane, self.network, self.place, driver=driver)
                 for number in range(NODES)
@@ -119,13 +119,6 @@ class RealCluster:
         (place / GROUPS).write_text("\n".join(map(str, cgroups.below(place.name).values())))
         (place / "new").rename(place / LOCK)
         return place
-
-    def _driver(self) -> Path:
-        library = self.place / "libnvidia-ml.so.1"
-        source = CHECKOUT / "tests/agent/fake_nvml.c"
-        options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-        subprocess.run(["cc", *options, "-o", str(library), str(source)], check=True)
-        return library
 
 
 def sweep() -> None:

@@ -31,6 +31,7 @@ from real_nodes.gpus import Gpus
 from real_nodes.images import write_images
 from real_nodes.network import GATEWAY, Network, node_address, pod_range
 from real_nodes.programs import DEBIAN
+from runai.hub_service.agent.processes.pod_resources import PodResources
 from waiting import eventually
 
 CHECKOUT = Path(__file__).parents[2]
@@ -134,6 +135,14 @@ class Node:
         before = self._kubelet()
         before.send_signal(signal.SIGKILL)
         eventually(lambda: self._kubelet() != before, what="another kubelet")
+
+    def allocations(self) -> dict[str, list[str]]:
+        """Return the devices of each pod, from the kubelet's own records."""
+        kubelet = PodResources(str(self.place / "lib/kubelet/pod-resources/kubelet.sock"))
+        try:
+            return kubelet.holders()
+        finally:
+            kubelet.close()
 
     def log_tails(self) -> str:
         """Return the end of its programs' output."""

@@ -40,19 +40,15 @@ def wait_message(found: dict[str, Any]) -> str:
 
 def events(namespace: Namespace, word: str) -> list[str]:
     """Return the messages of the Events with this reason."""
-    path = f"/api/v1/namespaces/{namespace.name}/events"
-    found = namespace.plane.request("GET", path)["items"]
-    return [event["message"] for event in found if event["reason"] == word]
+    return [event["message"] for event in namespace.events() if event["reason"] == word]
 
 
 def events_of(namespace: Namespace, subject: dict[str, Any], word: str) -> list[str]:
     """Return the messages of our Events about an object with this reason."""
-    path = f"/api/v1/namespaces/{namespace.name}/events"
-    found = namespace.plane.request("GET", path)["items"]
     uid = subject["metadata"]["uid"]
     return [
         event["message"]
-        for event in found
+        for event in namespace.events()
         if event["involvedObject"]["uid"] == uid
         and (event["source"].get("component"), event["reason"]) == (SCHEDULER, word)
     ]

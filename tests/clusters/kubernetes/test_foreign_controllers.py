@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.gpu_sharing import wait_message
-from control_plane.calls import ApiRefused
 from control_plane.objects import pod
-from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
@@ -54,7 +52,10 @@ def create_controller(lab, eventually):
     for path in paths:
         lab.plane.request("DELETE", path, {"propagationPolicy": "Foreground"})
     for path in paths:
-        eventually(lambda path=path: _is_deleted(lab.plane, path), what=f"{path} is gone")
+        eventually(
+            lambda path=path: lab.plane.request_existing("GET", path) is None,
+            what=f"{path} is gone",
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,16 +102,6 @@ def test_deployment_pod_without_a_kind_label_is_not_evicted_for_a_project_owner(
         eventually(lambda: _waiting_pods(work), what="bob's pod says why it waits")
 
     assert _bound_pods(work) == before
-
-
-def _is_deleted(plane: ControlPlane, path: str) -> bool:
-    try:
-        plane.request("GET", path)
-    except ApiRefused as refused:
-        if refused.status == 404:
-            return True
-        raise
-    return False
 
 
 def _if_two(uids: set[str]) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from clusters.kubernetes.gpu_sharing import devices_of, fraction_pod, wait_message
-from control_plane.calls import ApiRefused
 from control_plane.chart import install
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
@@ -16,13 +15,7 @@ NAMESPACE = "/api/v1/namespaces/runai-reservation"
 
 
 def namespace_exists(plane: ControlPlane) -> bool:
-    try:
-        plane.request("GET", NAMESPACE)
-    except ApiRefused as refused:
-        if refused.status == 404:
-            return False
-        raise
-    return True
+    return plane.request_existing("GET", NAMESPACE) is not None
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Permissions on a real JupyterHub: by tokens, cookies, commands, magics and buttons.
 
-`test_authz.py` plays the whole table in process. The rows here show that each kind of token, and
-a login, reaches each of its outcomes through a real hub.
+`test_authz.py` plays the whole table in process. The rows here show that each kind of token, a
+login, a command and a magic reach each of their outcomes through a real hub.
 """
 
 from __future__ import annotations
@@ -51,10 +51,22 @@ REASONS_BY_ROW = {
 }
 """The rows of the permission table that run here, and the outcome that each adds."""
 HUB_ROWS = [row for row in ROWS if name_of(row) in REASONS_BY_ROW]
-ROW_COMMANDS = [(row, command) for row in HUB_ROWS for command in row.get("by", ())]
-COMMANDS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("runai ")]
-MAGICS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("%")]
 WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
+LOGIN_ROUTES = {
+    *("GET /", "GET /oauth_callback", "GET /workloads/{project}/{name}", "GET /api/v1/history"),
+    *("POST /api/v1/nodes/{node}/samples", f"POST {WORKLOAD_ROUTE}/suspend"),
+}
+LOGIN_ROWS = [row for row in HUB_ROWS if row["route"] in LOGIN_ROUTES]
+COMMANDS = {
+    *("runai whoami", "runai project set vision --quota 3", "runai submit -p vision -- true"),
+    f"runai suspend {EXP1}",  # reports each of several names
+    *("%runai_submit /bin/true -p vision", f"%runai_logs {EXP1}"),
+}
+ROW_COMMANDS = [
+    (r, command) for r in HUB_ROWS for command in r.get("by", ()) if command in COMMANDS
+]
+CLI_COMMANDS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("runai ")]
+MAGICS = [(row, command) for row, command in ROW_COMMANDS if command.startswith("%")]
 
 
 @dataclass
@@ -116,15 +128,24 @@ def stage(real_hub: HubPlatform) -> Iterator[HubStage]:
 # -- routes --------------------------------------------------------------------------------------
 
 
-def test_permission_rows_tested_on_a_hub_cover_each_outcome_of_each_role():
+def _expected_outcome(row: dict[str, Any], role: str) -> str:
+    return "let in" if expected(row, role) == "let in" else "refused"
+
+
+@pytest.mark.parametrize(
+    ("rows", "roles", "outcome"),
+    [
+        pytest.param(HUB_ROWS, (*USERS, "hub", "agent", "service", "nobody"), expected, id="token"),
+        pytest.param(LOGIN_ROWS, WITH_COOKIES, expected, id="login"),
+        pytest.param([row for row, _ in CLI_COMMANDS], USERS, _expected_outcome, id="command"),
+    ],
+)
+def test_permission_rows_tested_on_a_hub_cover_each_outcome_of_each_role(rows, roles, outcome):
     """A new outcome in the table needs a row here, too."""
-    roles = (*USERS, "hub", "agent", "service", "nobody")
-
-    def outcomes(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
-        return {(role, expected(row, role)) for row in rows for role in roles}
-
     assert {name_of(row) for row in HUB_ROWS} == REASONS_BY_ROW.keys()
-    assert outcomes(HUB_ROWS) == outcomes(ROWS)
+    assert {(role, outcome(row, role)) for row in rows for role in roles} == {
+        (role, outcome(row, role)) for row in ROWS for role in roles
+    }
 
 
 @pytest.mark.parametrize("row", HUB_ROWS, ids=name_of)
@@ -140,7 +161,7 @@ def test_hub_tokens_have_exactly_the_permissions_of_the_permission_table(stage, 
     assert outcomes == {role: expected(row, role) for role in outcomes}
 
 
-@pytest.mark.parametrize("row", HUB_ROWS, ids=name_of)
+@pytest.mark.parametrize("row", LOGIN_ROWS, ids=name_of)
 def test_browser_logins_have_exactly_the_permissions_of_the_permission_table(stage, row):
     request = stage.request_of(row)
     request["url"] = f"{SERVICE_PATH}{request['url']}"
@@ -165,7 +186,9 @@ def test_browser_logins_have_exactly_the_permissions_of_the_permission_table(sta
 REFUSED = (Forbidden, NotFound, Unauthenticated)
 
 
-@pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
+@pytest.mark.parametrize(
+    ("row", "command"), CLI_COMMANDS, ids=[command for _, command in CLI_COMMANDS]
+)
 def test_cli_commands_are_refused_exactly_as_the_permission_table_says(
     stage, row, command, monkeypatch, tmp_path, capsys
 ):
@@ -225,10 +248,6 @@ def _cause(error: BaseException) -> RunaiError:
 def _outcome(error: RunaiError) -> str:
     # Any other error is about the workload's state, reported to callers with the permission.
     return "refused" if isinstance(error, REFUSED) else "let in"
-
-
-def _expected_outcome(row: dict[str, Any], role: str) -> str:
-    return "let in" if expected(row, role) == "let in" else "refused"
 
 
 # -- buttons -------------------------------------------------------------------------------------

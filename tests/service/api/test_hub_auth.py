@@ -15,7 +15,6 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from hub_database import failing
 from hub_platform import ACCESS_SCOPE, SERVICE_PATH, SUBMIT_SCOPE, HubPlatform
 from runai.hub_service.api.auth.hub_auth import CACHE_TTL_S, HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
@@ -93,7 +92,7 @@ def test_service_named_like_a_user_is_not_that_user(hub):
 
 def test_whoami_returns_503_while_hub_database_fails(hub):
     token = hub.token("ana")
-    with failing(hub.data_dir, reads=True):
+    with hub.failing_database(reads=True):
         reply = hub.call_service(token, "api/v1/whoami")
 
     assert (reply.status_code, reply.json()["code"]) == (503, "hub_unavailable")
