@@ -24,6 +24,7 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu, milli_gpus
 from runai.hub_service.scheduler.model.snapshot import (
     DeviceShare,
@@ -374,6 +375,24 @@ async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[No
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@contextlib.asynccontextmanager
+async def decision_loop(cluster: LocalCluster) -> AsyncGenerator[None]:
+    """Run a decision after every change until the end of the test."""
+    control = asyncio.ensure_future(_control(cluster))
+    try:
+        yield
+    finally:
+        control.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await control
+
+
+async def _control(cluster: LocalCluster) -> None:
+    while True:
+        await cluster.apply(decide(await cluster.observe()))
+        await cluster.changed()
 
 
 @contextlib.asynccontextmanager

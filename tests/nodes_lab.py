@@ -13,7 +13,7 @@ from typing import Any
 
 from control_plane.chart import install
 from control_plane.lab import ClusterLab
-from control_plane.objects import job, pod
+from control_plane.objects import job, pod, printed_devices, printing_devices
 from control_plane.plane import ControlPlane
 from nodes_hub import begin_hub, provide_tokens
 from real_nodes.cluster import RealCluster
@@ -21,7 +21,6 @@ from real_nodes.images import PAUSE, RUNAI
 from runai.hub_service.client import Client
 from waiting import eventually
 
-PRINT_DEVICES = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
 COMES_UP_WITHIN_S = 180
 RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
 
@@ -147,31 +146,22 @@ def session(
 ) -> Any:
     """Return a session's pod that prints its devices, and then sleeps."""
     notes = {"gpu-fraction": part, "gpu-fraction-num-devices": str(devices)} if part else {}
-    manifest = pod(name, gpus, project=project, annotations=notes, **spec)
-    return _running(manifest, manifest["spec"])
+    return printing_devices(pod(name, gpus, project=project, annotations=notes, **spec), RUNAI)
 
 
 def training(name: str, gpus: int = 1, *, project: str) -> Any:
     """Return a Job of one such pod."""
-    manifest = job(name, gpus, project=project)
-    return _running(manifest, manifest["spec"]["template"]["spec"])
+    return printing_devices(job(name, gpus, project=project), RUNAI)
 
 
 def foreign_whole_gpu_pod(name: str, gpus: int, **spec: Any) -> Any:
     """Return a pod of whole GPUs for Kubernetes' own scheduler, unless its spec names a node."""
-    manifest = pod(name, gpus, schedulerName="default-scheduler", **spec)
-    return _running(manifest, manifest["spec"])
+    return printing_devices(pod(name, gpus, schedulerName="default-scheduler", **spec), RUNAI)
 
 
 def on_node(node: str) -> dict[str, Any]:
     """Return the fields of a pod's spec that bind it to one node."""
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
-
-
-def printed_devices(log: str) -> str:
-    """Return the devices in a container's log."""
-    (line,) = (line for line in log.splitlines() if line.startswith("sees"))
-    return line.removeprefix("sees").strip()
 
 
 def install_chart(cluster: RealCluster) -> None:
@@ -244,12 +234,6 @@ def provide_volume(cluster: RealCluster) -> None:
 
 def _stays(pod: Any) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
-
-
-def _running(manifest: Any, spec: Any) -> Any:
-    spec |= {"terminationGracePeriodSeconds": 1}
-    spec["containers"][0] |= {"image": RUNAI, "command": ["sh", "-c", PRINT_DEVICES]}
-    return manifest
 
 
 def mounting(manifest: Any, claim: str) -> Any:

@@ -15,7 +15,7 @@ from chart.rights import Right
 from control_plane.agents import agent_token
 from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.kubelet import Kubelet
-from control_plane.lab import ClusterLab
+from control_plane.lab import LEASE, ClusterLab
 from control_plane.objects import pod
 from runai.hub_service.api.auth.node_tokens import NodeTokenAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
@@ -216,8 +216,7 @@ async def write_project_shares(stage: Stage) -> None:
 
 async def lead_and_resign(stage: Stage) -> None:
     """Create the Lease, lead once, and release it."""
-    lease = "/apis/coordination.k8s.io/v1/namespaces/runai/leases"
-    stage.lab.forget(f"{lease}/runai-scheduler")
+    stage.lab.forget(LEASE)
     led_turns: list[bool] = []
 
     async def lead_once() -> None:
@@ -229,7 +228,7 @@ async def lead_and_resign(stage: Stage) -> None:
         await leadership.lead(lead_once)
     except _LeadershipEndError:
         await leadership.resign()
-    lease_spec = stage.lab.plane.request("GET", f"{lease}/runai-scheduler")["spec"]
+    lease_spec = stage.lab.plane.request("GET", LEASE)["spec"]
     assert (led_turns, lease_spec["holderIdentity"]) == ([True], "")
 
 

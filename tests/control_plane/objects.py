@@ -13,6 +13,7 @@ from control_plane.calls import Calls
 from waiting import eventually
 
 SCHEDULER = "runai-scheduler"
+PRINT_DEVICES = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
 
 
 def add_node(
@@ -116,6 +117,20 @@ def job(
             **spec,
         },
     }
+
+
+def printing_devices(manifest: dict[str, Any], image: str) -> dict[str, Any]:
+    """Let a pod, or the pods of a Job, print their devices, and then sleep."""
+    spec = manifest["spec"].get("template", manifest)["spec"]
+    spec |= {"terminationGracePeriodSeconds": 1}
+    spec["containers"][0] |= {"image": image, "command": ["sh", "-c", PRINT_DEVICES]}
+    return manifest
+
+
+def printed_devices(log: str) -> str:
+    """Return the devices in a container's log."""
+    (line,) = (line for line in log.splitlines() if line.startswith("sees"))
+    return line.removeprefix("sees").strip()
 
 
 class Namespace:

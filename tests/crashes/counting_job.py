@@ -1,9 +1,10 @@
 """A job that counts to N and detects double runs and devices allocated twice.
 
-Usage: counting_job.py STEPS SECONDS_PER_STEP WITNESS. Saves its count in RUNAI_CHECKPOINT_DIR
+Usage: counting_job.py STEPS SECONDS_PER_STEP [WITNESS]. Saves its count in RUNAI_CHECKPOINT_DIR
 (atomically; on a full disk it waits for room, as a training should), stops on SIGTERM with 143.
-Writes to the folder WITNESS, on another disk: `violations`, NAME.done with one line for each time
-that it reached the end, ran/ with the time and share of each run.
+Writes to the folder WITNESS, which jobs share and which may be on another disk: `violations`,
+NAME.done with one line for each time that it reached the end, ran/ with the time and share of each
+run.
 """
 
 import fcntl
@@ -15,9 +16,10 @@ import time
 from pathlib import Path
 from typing import IO
 
-steps, seconds, witness = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
 workload = os.environ["RUNAI_WORKLOAD"].replace("/", "+")
 folder = Path(os.environ["RUNAI_CHECKPOINT_DIR"])
+witness = Path(sys.argv[3]) if sys.argv[3:] else folder
 share = float(os.environ["RUNAI_GPU_FRACTION"])
 stop_requested = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())

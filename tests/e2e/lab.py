@@ -161,26 +161,18 @@ def run_all_cells(page: Page) -> None:
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
 
 
-def save_picture_variants(page: Page, folder: Path | None, name: str) -> None:
+def save_picture_variants(page: Page, name: str) -> None:
     """Save the whole page in desktop and phone sizes, for review; not for the documentation."""
-    if folder is not None:
+    if PICTURES is not None:
         for width, device in ((1360, "desk"), (390, "phone")):
             page.set_viewport_size({"width": width, "height": 900})
-            path = folder / "variants" / f"{name}-{device}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=path, full_page=True)
+            save_picture(page, f"variants/{name}-{device}", whole=True)
         page.set_viewport_size({"width": 1360, "height": 900})
 
 
-def save_picture(page: Page, folder: Path | None, name: str) -> None:
-    """Save a screenshot if the documentation is being built; else do nothing."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=folder / f"{name}.png")
-
-
-def save_whole_picture(page: Page, folder: Path | None, name: str) -> None:
-    """Save a screenshot of the whole page, however long, if the documentation is being built."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=folder / f"{name}.png", full_page=True)
+def save_picture(page: Page, name: str, *, whole: bool = False) -> None:
+    """Save a screenshot if pictures are being made; `whole`: of the page, however long."""
+    if PICTURES is not None:
+        path = PICTURES / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=path, full_page=whole)

@@ -127,7 +127,7 @@ def use_session_and_page(page: Page, platform: HubPlatform) -> None:
     panel = page.locator(".jp-OutputArea .runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="proxied-job")).to_contain_text("running")
     expect(page.locator(".jp-Notebook")).to_contain_text("Caddy 2")
-    lab.save_picture(page, lab.PICTURES, "door-lab")
+    lab.save_picture(page, "door-lab")
 
     page.goto(page.url.split("/lab")[0] + "/lab?reset")
     with page.expect_websocket(lambda socket: "/terminals/" in socket.url) as opened:

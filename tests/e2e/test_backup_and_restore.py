@@ -27,7 +27,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(600)]
 
-COUNTING_PROGRAM = Path(__file__).with_name("counting_job.py")
+COUNTING_PROGRAM = Path(__file__).parents[1] / "crashes/counting_job.py"
 
 
 def runai(*words: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,7 @@ def wait_for_state(client: Client, workload: str, *states: str) -> WorkloadDetai
 
 
 def saved_count(workload: WorkloadDetail) -> int:
-    path = Path(workload.checkpoint_dir) / "place"
+    path = Path(workload.checkpoint_dir) / "step"
     return int(path.read_text()) if path.exists() else 0
 
 

@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e import lab
-from e2e.lab import PICTURES
 from hub_platform import HubPlatform
 from runai.hub_service.client import Client
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -88,7 +87,7 @@ def test_page_adds_a_worker_and_panel_of_a_busy_kernel_removes_it(platform, bob_
     expect(history.locator("svg title").filter(has_text=re.compile("3"))).not_to_have_count(0)
     remove_button = page.get_by_role("button", name=f"Remove a worker {JOB_NAME}")
     expect(remove_button).to_have_attribute("data-body", '{"workers": 2}')
-    lab.save_whole_picture(page, PICTURES, "page-elastic")
+    lab.save_picture(page, "page-elastic", whole=True)
 
     lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)

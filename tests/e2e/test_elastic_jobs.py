@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 KERAS_EPOCHS = 40
-COUNTING_PROGRAM = Path(__file__).with_name("counting_job.py")
+COUNTING_PROGRAM = Path(__file__).parents[1] / "crashes/counting_job.py"
 
 
 class ElasticPlatform:

@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, Page, expect
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from e2e import lab
-from e2e.lab import PICTURES
 from hub_configurations import JUPYTERLAB_SETTINGS
 from hub_platform import PASSWORD
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
@@ -80,13 +79,13 @@ def test_notebook_users_choose_wait_for_and_share_a_gpu_and_submit_a_job(
     bo_page.goto(f"{base_url(hub)}/hub/spawn")
     lab.choose_fraction(bo_page, "½ GPU")
     expect(bo_page.get_by_text("would wait").first).to_be_visible()
-    lab.save_picture(bo_page, PICTURES, "kubernetes-form")
+    lab.save_picture(bo_page, "kubernetes-form")
     lab.submit_spawn_form(bo_page)
     reason = bo_page.get_by_text(
         "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, cy 0.5"
     )
     expect(reason.first).to_be_visible(timeout=TIMEOUT_MS)
-    lab.save_picture(bo_page, PICTURES, "kubernetes-waiting")
+    lab.save_picture(bo_page, "kubernetes-waiting")
 
     # Ana submits a job from a notebook; jobs may use the other GPU, and its pod runs beside hers.
     home = hub.kubelet.volume("claim-ana")
@@ -99,7 +98,7 @@ def test_notebook_users_choose_wait_for_and_share_a_gpu_and_submit_a_job(
     panel = ana_page.locator(".jp-OutputArea .runai-panel").last
     row = panel.get_by_role("row").filter(has_text="exp")
     expect(row).to_contain_text("running", timeout=TIMEOUT_MS)
-    lab.save_picture(ana_page, PICTURES, "kubernetes-lab")
+    lab.save_picture(ana_page, "kubernetes-lab")
 
     # Ana stops her server; Bo gets her half, shares the device with Cy, and opens JupyterLab.
     lab.stop_server(ana_page, base_url(hub))

@@ -9,8 +9,7 @@ from playwright.sync_api import Page, expect
 
 from accessibility import problems
 from e2e import lab
-from e2e.lab import PICTURES
-from e2e.runai_up import Platform
+from hub_platform import HubPlatform
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
@@ -24,7 +23,7 @@ PROGRAM = (
 
 
 @pytest.fixture
-def page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
+def page(platform: HubPlatform, page_of: Callable[[str], Page]) -> Page:
     """Return bob's JupyterLab with half a GPU, and a script in his folder."""
     page = page_of("bob")
     if platform.client("bob").workloads():  # of the test before
@@ -37,7 +36,7 @@ def page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
 
 
 def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
-    platform: Platform, page: Page
+    platform: HubPlatform, page: Page
 ) -> None:
     bob = platform.client("bob")
     status = page.locator(".runai-lab-line")
@@ -59,7 +58,7 @@ def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
     expect(row).to_contain_text("running", timeout=TIMEOUT_MS)
     row.get_by_role("button", name="Output exp1").click()
     expect(page.locator(".runai-lab-log")).to_contain_text("begun ['--name', 'a b']")
-    lab.save_picture(page, PICTURES, "jupyterlab")
+    lab.save_picture(page, "jupyterlab")
 
     row.get_by_role("button", name="Suspend exp1").click()
     expect(row).to_contain_text("suspended", timeout=TIMEOUT_MS)
@@ -73,7 +72,7 @@ def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
 
 @pytest.mark.axe
 def test_side_panel_is_accessible_at_each_width_in_both_themes(
-    platform: Platform, page: Page
+    platform: HubPlatform, page: Page
 ) -> None:
     found = {}
     for theme in ("Light", "Dark"):
@@ -88,6 +87,6 @@ def test_side_panel_is_accessible_at_each_width_in_both_themes(
         for width in WIDTHS:
             side.evaluate("(side, width) => { side.style.width = `${width}px`; }", width)
             found[theme, width] = problems(page, ".runai-lab-side")
-        lab.save_picture(page, PICTURES and PICTURES / "variants", f"jupyterlab-{theme.lower()}")
+        lab.save_picture(page, f"variants/jupyterlab-{theme.lower()}")
 
     assert found == {key: [] for key in found}

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 
 TIMEOUT_MS = 90_000
 SERVICE_PATH = "services/runai/"
-COUNTING_PROGRAM = Path(__file__).with_name("counting_job.py")
+COUNTING_PROGRAM = Path(__file__).parents[1] / "crashes/counting_job.py"
 COUNTING_JOB = "vision/counter"
 COUNTING_COMMAND = [sys.executable, str(COUNTING_PROGRAM), "1000000", "0.1"]
 """It counts to a million, a step in each tenth of a second."""

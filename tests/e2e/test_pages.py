@@ -124,7 +124,7 @@ def test_hub_page_lists_own_workloads_and_hides_names_of_other_projects(platform
         open_page(bob, platform, "?range=1h")
         expect(bob.locator("#notifications")).to_be_visible(timeout=TIMEOUT_MS)
         zoom_by_dragging(bob)
-        bob.screenshot(path=PICTURES / "page-gpus.png", full_page=True)
+        lab.save_picture(bob, "page-gpus", whole=True)
 
 
 def test_workload_page_loads_each_static_file_once_and_in_parallel(platform, clients, page_of):
@@ -178,7 +178,7 @@ def test_hub_page_without_a_connection_has_the_time_of_its_last_update(
     expect(page.locator("main button:visible")).to_have_count(0)
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
-        lab.save_picture_variants(page, PICTURES, f"not-live-{theme}")
+        lab.save_picture_variants(page, f"not-live-{theme}")
     page.emulate_media(media="print")
     expect(stale_note).to_be_hidden()
     print_header = "() => getComputedStyle(document.querySelector('main'), '::before').content"
@@ -224,7 +224,7 @@ def test_workload_page_shows_stop_reason_rule_and_logs(platform, clients, page_o
     expect(page.locator("#logs")).to_contain_text("hello from here\n42 %\n", timeout=TIMEOUT_MS)
     expect(page.locator(".uplot canvas")).to_be_visible()
     zoom_by_dragging(page)
-    lab.save_whole_picture(page, PICTURES, "page-workload")
+    lab.save_picture(page, "page-workload", whole=True)
 
 
 def test_admin_previews_which_jobs_a_quota_change_would_pause(platform, clients, page_of):
@@ -238,7 +238,7 @@ def test_admin_previews_which_jobs_a_quota_change_would_pause(platform, clients,
 
     expect(admin.locator(".outcome")).to_contain_text("would pause nlp/pat-", timeout=TIMEOUT_MS)
     assert clients["admin"].project("nlp").quota == 2.5  # as before: a preview changes nothing
-    lab.save_whole_picture(admin, PICTURES, "page-project")
+    lab.save_picture(admin, "page-project", whole=True)
     open_page(admin, platform, "projects/nlp")
     admin.get_by_label("Limit", exact=True).fill("4")
     with admin.expect_navigation(timeout=TIMEOUT_MS):  # the field has 4 before it is saved, too
@@ -259,7 +259,7 @@ def test_submit_form_works_by_keyboard_alone(platform, clients, page_of):
     page.get_by_role("button", name="What would happen").focus()
     page.keyboard.press("Enter")
     expect(page.locator(".outcome")).to_contain_text("vision/from-form would be submitted")
-    lab.save_picture_variants(page, PICTURES, "submit-filled")
+    lab.save_picture_variants(page, "submit-filled")
     page.get_by_label("Name", exact=True).focus()
     page.keyboard.press("Enter")
 
@@ -289,7 +289,7 @@ def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, 
     found: dict[str, list[str]] = {}
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
-        lab.save_picture_variants(page, PICTURES, f"{name}-{theme}")
+        lab.save_picture_variants(page, f"{name}-{theme}")
         if page_problems := problems(page, within):
             found[theme] = page_problems
     return found

@@ -9,7 +9,6 @@ from playwright.sync_api import Page, expect
 
 from accessibility import problems
 from e2e import lab
-from e2e.lab import PICTURES
 from hub_platform import HubPlatform
 from waiting import eventually
 
@@ -104,7 +103,7 @@ def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
     panel.get_by_role("button", name="Resume exp1").click()
     expect(state).to_contain_text("running", timeout=TIMEOUT_MS)
     expect(panel.get_by_text("simulated GPUs").first).to_be_visible()
-    lab.save_picture(busy_page, PICTURES and PICTURES / "variants", "panel")
+    lab.save_picture(busy_page, "variants/panel")
 
     with busy_page.expect_popup() as popup:
         panel.get_by_role("link", name="Output and history of exp1").click()
@@ -123,7 +122,7 @@ def test_panel_buttons_suspend_and_resume_a_job_while_a_cell_runs(
     busy_page.locator(".jp-Dialog .jp-mod-accept").click()
     expect(panel.get_by_text("not live since")).to_be_visible(timeout=TIMEOUT_MS)
     expect(panel.get_by_role("button")).to_have_count(0)
-    lab.save_picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
+    lab.save_picture(busy_page, "variants/panel-not-live")
 
 
 def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
@@ -144,7 +143,7 @@ def test_notebook_7_panel_updates_and_its_buttons_react_to_the_keyboard(
     button.focus()
     page.keyboard.press("Enter")
     expect(state).to_contain_text("suspended", timeout=TIMEOUT_MS)
-    lab.save_picture(page, PICTURES and PICTURES / "variants", "notebook-7")
+    lab.save_picture(page, "variants/notebook-7")
     page.keyboard.press("Tab")  # past Resume, which replaced Pause
     expect(panel.get_by_role("button", name="Stop exp1")).to_be_focused()
     page.keyboard.press("Enter")
@@ -187,7 +186,7 @@ def test_notebook_views_have_no_accessibility_problems(platform, page_of):
         expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=TIMEOUT_MS)
         output = page.locator(".jp-OutputArea-output").last
         expect(output).to_contain_text("GPU busy", timeout=TIMEOUT_MS)
-        lab.save_picture(page, PICTURES and PICTURES / "variants", f"views-{theme.lower()}-desk")
+        lab.save_picture(page, f"variants/views-{theme.lower()}-desk")
         if theme_problems := problems(page, ".jp-OutputArea .runai"):
             problems_by_theme[theme] = theme_problems
 

@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import lab
-from e2e.lab import PICTURES
 from runai.hub_service.wire.workload_request import SubmitRequest
 from waiting import eventually
 
@@ -29,7 +28,7 @@ def expect_stale(page: Page, picture_name: str) -> None:
     panel = page.locator(".jp-OutputArea .runai-panel")
     expect(panel.get_by_text("not live since")).to_be_visible()
     expect(panel.get_by_role("button")).to_have_count(0)
-    lab.save_picture(page, PICTURES and PICTURES / "variants", f"panel-{picture_name}")
+    lab.save_picture(page, f"variants/panel-{picture_name}")
 
 
 def test_panel_is_live_until_its_kernel_ends_and_not_in_a_saved_notebook(platform, page_of):

@@ -153,7 +153,7 @@ def test_readme_first_ten_minutes_have_the_described_results(
     bob_page, bob_client = page_of(bob), platform.client(bob)
     bob_page.goto(f"{platform.url}/hub/spawn")
     lab.choose_fraction(bob_page, share)
-    lab.save_picture(bob_page, PICTURES, "form")
+    lab.save_picture(bob_page, "form")
     lab.submit_spawn_form(bob_page)
     lab.wait_for_lab(bob_page)
     gate_files = [] if pause_s else [gate_training(platform, bob)]
@@ -167,7 +167,7 @@ def test_readme_first_ten_minutes_have_the_described_results(
     panel = bob_page.locator(".jp-OutputArea .runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=90_000)
     expect(panel).to_contain_text("place 1 in the queue")
-    lab.save_picture(bob_page, PICTURES, "lab-bob-over-quota")
+    lab.save_picture(bob_page, "lab-bob-over-quota")
     bob_page.wait_for_timeout(1000 * pause_s)
 
     # 3: patty does the same; exactly two of bob's jobs pause, and patty's run.
@@ -182,8 +182,8 @@ def test_readme_first_ten_minutes_have_the_described_results(
     expect_states(patty_client, {"running": 2})
     expect_states(bob_client, {"running": 2, "paused": 2, "queued": 2})
     expect(panel).to_contain_text("paused")
-    lab.save_picture(bob_page, PICTURES, "lab-bob-reclaimed")
-    lab.save_picture(patty_page, PICTURES, "lab-patty")
+    lab.save_picture(bob_page, "lab-bob-reclaimed")
+    lab.save_picture(patty_page, "lab-patty")
     patty_page.wait_for_timeout(1000 * pause_s)
 
     # 4: patty's jobs end, bob's resume and print the same result.
@@ -208,7 +208,7 @@ def test_readme_first_ten_minutes_have_the_described_results(
     assert "exp1 submitted" in outputs[0]
     assert "Done:" in outputs[2]
     assert "succeeded" in outputs[3]
-    lab.save_picture(bob_page, PICTURES, "lab-terminal")
+    lab.save_picture(bob_page, "lab-terminal")
     load, submit, gpu_magic = [words for words in code_spans(steps[5]) if words.startswith("%")]
     lab.write_notebook(home / "cells.ipynb", [load, submit, f"{gpu_magic}\nprint('a cell')"])
     lab.open_notebook(bob_page, platform.url, bob, "cells.ipynb")
@@ -216,7 +216,7 @@ def test_readme_first_ten_minutes_have_the_described_results(
     views = bob_page.locator(".runai-jobs")
     for view in (views.nth(0), views.nth(1)):
         expect(view).to_contain_text("succeeded", timeout=1000 * END_TIMEOUT_S)
-    lab.save_picture(bob_page, PICTURES, "lab-cells")
+    lab.save_picture(bob_page, "lab-cells")
     bob_page.wait_for_timeout(1000 * pause_s)
 
     # 6: the admin changes and creates a project.

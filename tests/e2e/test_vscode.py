@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, Page
 
 from accessibility import problems
 from e2e import lab
-from e2e.lab import PICTURES
 from e2e.vscode import notebook
 from hub_platform import HubPlatform
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -80,7 +79,7 @@ def test_vscode_panel_is_live_and_its_buttons_act_through_the_kernel(
 
         bob.resume("vision/in-vscode")
         wait_until(lambda: "running" in (row.text_content() or ""), "the resume is visible")
-        lab.save_picture(page, PICTURES and PICTURES / "variants", "vscode")
+        lab.save_picture(page, "variants/vscode")
         assert problems(page, ".runai") == []
 
     own_url = page.url

@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import lab
-from e2e.lab import PICTURES
 from hub_platform import HubPlatform
 from runai.hub_service.wire.schemas import ProjectPut
 
@@ -37,14 +36,14 @@ def test_spawn_page_of_a_waiting_session_has_the_reason_of_the_wait(
     patty_page.get_by_label("Project").select_option("vision")
     lab.choose_fraction(patty_page, "½ GPU")
     expect(patty_page.get_by_text("would wait").first).to_be_visible()
-    lab.save_picture(patty_page, PICTURES, "form-would-wait")
+    lab.save_picture(patty_page, "form-would-wait")
     lab.submit_spawn_form(patty_page)
 
     reason = patty_page.get_by_text(
         "the build quota of vision is 0.5 GPUs, and its notebooks hold 0.5: bob 0.5"
     )
     expect(reason.first).to_be_visible(timeout=90_000)
-    lab.save_picture(patty_page, PICTURES, "waiting")
+    lab.save_picture(patty_page, "waiting")
 
     # Bob stops his server; patty gets the half GPU.
     lab.stop_server(bob_page, platform.url)

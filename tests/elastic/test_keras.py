@@ -55,8 +55,7 @@ BACK_ENDS = {
     "jax": (*BACK_END_CHECKS, *checks_of("keras_devices_checks")),
     "tensorflow": (*BACK_END_CHECKS, *checks_of("keras_devices_checks")),
     "torch": checks_of(
-        *("keras_ranks_checks", *MODULES, "keras_example_checks"),
-        *("keras_names_checks", "keras_reporter_checks"),
+        *("keras_ranks_checks", *MODULES, "keras_shared_code_checks"),
     ),
 }
 CHECKS = [

@@ -10,7 +10,7 @@ TEST_OF_EXAMPLE = {
     "allocation_and_utilization.ipynb": "tests/e2e/test_allocation_example.py",
     "bob_and_patty.ipynb": "tests/widgets/test_examples.py",
     "elastic_digits.py": "tests/elastic/test_elastic_examples.py",
-    "elastic_keras_digits.py": "tests/elastic/keras_example_checks.py",
+    "elastic_keras_digits.py": "tests/elastic/keras_shared_code_checks.py",
     "elastic_language_model.py": "tests/elastic/test_elastic_examples.py",
     "first_steps.ipynb": "tests/widgets/test_examples.py",
     "gang.py": "tests/widgets/test_examples.py",

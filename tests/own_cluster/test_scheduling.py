@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.objects import job, pod
+from control_plane.objects import job, pod, printed_devices, printing_devices
 from own_release import POOL, OwnRelease
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import device_variable
 from waiting import eventually
@@ -18,9 +18,6 @@ from waiting import eventually
 pytestmark = [pytest.mark.own_cluster, pytest.mark.timeout(1800)]
 
 POD_IMAGE = os.environ.get("RUNAI_CLUSTER_IMAGE", "busybox")
-PRINT_DEVICES_COMMAND = (
-    "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
-)
 TIMEOUT_S = 300
 """Images may have to be pulled."""
 
@@ -28,21 +25,14 @@ TIMEOUT_S = 300
 def session_pod(name: str, project: str, gpus: int = 1, *, part: str = "") -> Any:
     annotations = {"gpu-fraction": part} if part else {}
     manifest = pod(name, gpus, project=project, labels=POOL, annotations=annotations)
-    return _running(manifest, manifest["spec"])
+    if not gpus:
+        manifest["spec"]["containers"][0]["env"] = [device_variable()]
+    return printing_devices(manifest, POD_IMAGE)
 
 
 def training_job(name: str, project: str, workers: int = 1) -> Any:
     manifest = job(name, project=project, labels=POOL, workers=workers, gang=workers > 1)
-    return _running(manifest, manifest["spec"]["template"]["spec"])
-
-
-def _running(manifest: Any, spec: Any) -> Any:
-    spec |= {"terminationGracePeriodSeconds": 1}
-    container: dict[str, Any] = {"image": POD_IMAGE, "command": ["sh", "-c", PRINT_DEVICES_COMMAND]}
-    if not spec["containers"][0]["resources"]["limits"]:
-        container["env"] = [device_variable()]
-    spec["containers"][0] |= container
-    return manifest
+    return printing_devices(manifest, POD_IMAGE)
 
 
 def running_pods(release: OwnRelease, name: str = "") -> list[str]:
@@ -62,8 +52,7 @@ def device_of_new_session(release: OwnRelease, name: str) -> str:
     def log_text() -> str:
         return release.cluster.request("GET", path) if name in running_pods(release) else ""
 
-    line = eventually(log_text, within=TIMEOUT_S, what=f"{name} prints its device")
-    return line.removeprefix("sees").strip()
+    return printed_devices(eventually(log_text, within=TIMEOUT_S, what=f"{name} prints its device"))
 
 
 def test_quota_owner_reclaims_gpus_and_the_paused_job_resumes_afterwards(release: OwnRelease):

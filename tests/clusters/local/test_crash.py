@@ -90,7 +90,7 @@ async def test_platform_service_killed_at_random_loses_and_repeats_no_job(seed, 
             ]
             lines = b"".join(chunk.lines for chunk in chunks).decode().splitlines()
             # Every step was taken once, over any number of pauses.
-            assert [f"step {n + 1}" for n in range(STEPS)] == lines
+            assert [f"counted {n + 1} of {STEPS}" for n in range(STEPS)] == lines
             assert record.attempts == len(record.pauses) + 1
         assert list(await cluster.allocations("box")) == []
     eventually(lambda: job_processes(tmp_path) == [])

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from decision_loop import decision_loop
-from labs import DEVICES, NODE, Clock, LocalLab, running
+from labs import DEVICES, NODE, Clock, LocalLab, decision_loop, running
 from runai.hub_service.clusters.local.local_cluster import LocalCluster
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import milli_gpus

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from decision_loop import decision_loop
-from labs import local_lab
+from labs import decision_loop, local_lab
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.limits.cgroups import Groups, group_of, mounted

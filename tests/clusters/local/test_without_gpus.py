@@ -11,8 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from decision_loop import decision_loop
-from labs import Clock, LocalLab, local_lab
+from labs import Clock, LocalLab, decision_loop, local_lab
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from waiting import eventually_async
