@@ -131,6 +131,16 @@ def job(
     )
 
 
+def fill_node(
+    owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
+) -> list[Workload]:
+    """Fill a node with one-GPU jobs, the oldest first."""
+    return [
+        job(f"{owner}{d}", 1, owner, on=f"{node}:{d}", **fields)  # type: ignore[arg-type]
+        for d in range(devices)
+    ]
+
+
 def session(name: str, gpus: float = 1, project: str = "a", **fields: Any) -> Workload:
     """Make a session; its user is the part of `name` before the dash."""
     return job(name, gpus, project, **{"kind": "session", "user": name.partition("-")[0], **fields})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -20,16 +19,8 @@ from runai.embedded.proxy import caddy_process
 from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
 from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
 from runai.hub_service.wire.errors import Unavailable
-from upstream_server import Upstream
 
 OLD_CADDY_SCRIPT = "#!/bin/sh\necho 'v2.6.2 h1:x'\n"
-
-
-@pytest.fixture
-async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
-    proxies = CaddyProxies(tmp_path, hub.url)
-    yield proxies
-    await proxies.end()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import (
+    fill_node,
     job,
     project,
     reserved,
@@ -15,17 +16,7 @@ from builders import (
     stopped,
     waits,
 )
-from runai.hub_service.scheduler import Workload, decide
-
-
-def fill_node(
-    owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
-) -> list[Workload]:
-    """Fill a node with one-GPU jobs, the oldest first."""
-    return [
-        job(f"{owner}{d}", 1, owner, on=f"{node}:{d}", **fields)  # type: ignore[arg-type]
-        for d in range(devices)
-    ]
+from runai.hub_service.scheduler import decide
 
 
 @pytest.mark.parametrize(

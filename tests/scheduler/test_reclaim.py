@@ -10,6 +10,7 @@ import pytest
 from builders import (
     applied,
     cluster,
+    fill_node,
     job,
     moved,
     places,
@@ -25,16 +26,6 @@ from builders import (
 from runai.hub_service.scheduler import Project, Unreserve, Workload, decide
 
 ONE_PROJECT = [project("a", 2)]
-
-
-def fill_node(
-    owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
-) -> list[Workload]:
-    """Fill a node with one-GPU jobs, the oldest first."""
-    return [
-        job(f"{owner}{d}", 1, owner, on=f"{node}:{d}", **fields)  # type: ignore[arg-type]
-        for d in range(devices)
-    ]
 
 
 # ---- R1

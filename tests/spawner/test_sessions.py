@@ -21,19 +21,12 @@ from runai.hub_service.limits import HOOK
 from runai.hub_service.processes.session_end import SessionProcesses
 from runai.hub_service.processes.user_environment import FOLDER
 from runai.spawner.local import RUNTIME
+from starts import has_exited
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
 
 Eventually = Callable[..., Any]
-
-
-def is_alive(pid: int) -> bool:
-    """Return True if a process runs; in a container, an ended one may stay an unreaped zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_two_half_gpu_sessions_share_a_device_and_a_third_waits(
@@ -85,7 +78,7 @@ def test_cancelled_start_and_killed_session_leave_no_allocation(
 
     killed = platform.pid("ana")
     os.kill(killed, signal.SIGKILL)
-    eventually(lambda: not is_alive(killed))
+    eventually(lambda: has_exited(killed))
     response = platform.http.get("/user/ana/api")
 
     assert response.status_code in (424, 503)  # the hub may have noticed already
@@ -230,9 +223,9 @@ def test_session_end_kills_programs_detached_from_its_process_tree(
     else:
         os.kill(platform.pid("ana"), signal.SIGKILL)
 
-    eventually(lambda: not is_alive(program.pid))
+    eventually(lambda: has_exited(program.pid))
     eventually(lambda: platform.holds() == {})
-    assert is_alive(program_of_bo.pid)
+    assert not has_exited(program_of_bo.pid)
 
 
 def test_spawn_form_displays_the_error_of_an_invalid_choice(platform: HubPlatform):
@@ -290,12 +283,12 @@ def test_session_allocations_are_unchanged_by_kills_of_hub_and_service(
     eventually(lambda: not platform.server("bo"), within=120)
     eventually(lambda: platform.holds() == {"ana": 0.5}, within=120)
     assert platform.pid("ana") == ana
-    assert is_alive(program.pid)
+    assert not has_exited(program.pid)
 
     platform.stop_server("ana")
     eventually(lambda: platform.sessions() == {})
-    assert not is_alive(ana)
-    assert not is_alive(program.pid)
+    assert has_exited(ana)
+    assert has_exited(program.pid)
 
 
 def test_starting_server_is_adopted_after_its_hub_is_killed(

@@ -19,6 +19,7 @@ from runai.hub_service.processes.accounts.account_directory import AccountDirect
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
 from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import NotFound
+from starts import has_exited
 from waiting import eventually_async
 
 
@@ -109,7 +110,7 @@ async def test_worker_exit_during_a_service_outage_is_found_after_the_restart(tm
         await lab.started(spec)
     supervisor = _supervisor_pid(tmp_path, spec.id)
     await lab.end(spec, 0)
-    await eventually_async(lambda: not _is_alive(supervisor))
+    await eventually_async(lambda: has_exited(supervisor))
 
     async with local_lab(tmp_path, clock) as lab:
         record = await lab.until(spec.id, "succeeded")
@@ -144,7 +145,7 @@ async def test_damaged_worker_exit_file_is_logged_and_read_as_missing(
         await lab.cluster.submit([other])
     supervisor = _supervisor_pid(tmp_path, spec.id)
     await lab.end(spec, 0)
-    await eventually_async(lambda: not _is_alive(supervisor))
+    await eventually_async(lambda: has_exited(supervisor))
     folder = tmp_path / "data/jobs" / spec.id / "attempt-1/worker-0"
     (folder / "exit.json").unlink()
     if content is None:
@@ -281,13 +282,6 @@ async def test_renamed_node_with_fewer_devices_retains_its_jobs(tmp_path):
 # -- losses --------------------------------------------------------------------------------------
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 async def test_job_with_a_killed_supervisor_is_restarted_and_leaves_no_process(lab, tmp_path):
     script = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; echo ready; wait"
     workload = await _start_script(lab, "exp", script)
@@ -305,7 +299,7 @@ async def test_job_with_a_killed_supervisor_is_restarted_and_leaves_no_process(l
 
     record = await lab.until(workload, "retrying")
     assert len(background_pids) == 2
-    assert not any(_is_alive(pid) for pid in background_pids)
+    assert all(has_exited(pid) for pid in background_pids)
     assert (record.failures, record.allocated) == (0, 0)
     assert record.reason.code == "interrupted"
 
@@ -327,13 +321,13 @@ async def test_job_that_finished_unnoticed_by_a_killed_supervisor_is_not_run_aga
     supervisor = psutil.Process(_supervisor_pid(tmp_path, workload))
     supervisor.suspend()
     orders.write_text("now\n")
-    await eventually_async(lambda: not _is_alive(process.pid))
+    await eventually_async(lambda: has_exited(process.pid))
 
     supervisor.kill()
 
     record = await lab.until(workload, "succeeded", "retrying")
     assert (record.state, record.exit_code, record.attempts) == ("succeeded", 0, 1)
-    assert not _is_alive(background.pid)
+    assert has_exited(background.pid)
 
 
 async def test_job_with_a_missing_program_fails_with_a_reason(lab):
