@@ -20,7 +20,7 @@ from machine import ROOT, measured
 sys.path.insert(0, str(ROOT / "tests"))
 
 
-from postgres_restarts import restarted_server
+from postgres import postgres_server
 from service_process import TOKEN, Service
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
@@ -44,7 +44,7 @@ def main() -> None:
     after: list[float] = []
     submissions: list[int] = []
     with (
-        restarted_server() as server,
+        postgres_server(durable=True) as server,
         tempfile.TemporaryDirectory(prefix="runai-history-") as place,
         httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http,
     ):

@@ -123,8 +123,8 @@ def databases() -> Iterator[Mapping[str, str | Path]]:
         if find_postgres() is None:
             yield {"sqlite": file}
             return
-        with postgres_server() as address:
-            yield {"sqlite": file, "postgresql": address.format("postgres")}
+        with postgres_server() as server:
+            yield {"sqlite": file, "postgresql": server.address}
 
 
 def size_of(connection: sa.Connection, database: str | Path) -> int:

@@ -18,7 +18,7 @@ import psutil
 from crashes.shifted_clock import ShiftedClock
 from crashes.small_disk import SmallDisk
 from hub_platform import HubPlatform, kill_processes_below, runai_up
-from postgres_restarts import RestartedServer, restarted_server
+from postgres import PostgresServer, postgres_server
 
 DISK_MIB = 96
 
@@ -31,7 +31,7 @@ class Testbed:
     witness: Path
     disk: SmallDisk | None = None
     clock: ShiftedClock | None = None
-    server: RestartedServer | None = None
+    server: PostgresServer | None = None
 
     @property
     def database(self) -> Path:
@@ -123,7 +123,7 @@ def running_testbed(folder: Path, needs: Collection[str]) -> Iterator[Testbed]:
             testbed.clock = stack.enter_context(closing(ShiftedClock(folder / "clock")))
             testbed.platform.python = testbed.clock.python
         if "server" in needs:
-            testbed.server = stack.enter_context(restarted_server())
+            testbed.server = stack.enter_context(postgres_server(durable=True))
             testbed.platform.shell = {"RUNAI_LEDGER": testbed.server.address}
         # In every case: a failed start leaves processes, too.
         stack.callback(kill_processes_below, data)

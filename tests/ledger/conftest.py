@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from postgres import postgres_server
+from postgres import PostgresServer, postgres_server
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import LedgerStore
@@ -44,10 +44,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def postgres() -> Iterator[PostgresServer]:
     """Start one server for all tests; each gets a database of its own."""
-    with postgres_server() as address:
-        yield address
+    with postgres_server() as server:
+        yield server
 
 
 NewDatabase = Callable[[], "str | Path"]
@@ -67,8 +67,8 @@ def new_database(
     return lambda: Path(shutil.copy(empty, folder / f"{next(numbers)}.sqlite"))
 
 
-def _new_on_postgres(address: str) -> NewDatabase:
-    engine = sa.create_engine(address.format("postgres"), isolation_level="AUTOCOMMIT")
+def _new_on_postgres(server: PostgresServer) -> NewDatabase:
+    engine = sa.create_engine(server.address, isolation_level="AUTOCOMMIT")
     numbers = count()
 
     def new(template: str = "empty") -> str:
@@ -76,12 +76,12 @@ def _new_on_postgres(address: str) -> NewDatabase:
         with engine.connect() as connection:
             connection.execute(sa.text(f"CREATE DATABASE {name} TEMPLATE {template}"))
         engine.dispose()
-        return address.format(name)
+        return server.address_of(name)
 
     with engine.connect() as connection:
         connection.execute(sa.text("CREATE DATABASE empty"))
     engine.dispose()
-    LedgerStore(address.format("empty")).close()
+    LedgerStore(server.address_of("empty")).close()
     return new
 
 

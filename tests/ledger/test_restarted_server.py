@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postgres_restarts import RestartedServer, restarted_server
+from postgres import PostgresServer, postgres_server
 from runai.hub_service.ledger import Ledger, UsageFilter
 from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.wire.errors import Unavailable
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def server() -> Iterator[RestartedServer]:
-    with restarted_server() as restarted:
+def server() -> Iterator[PostgresServer]:
+    with postgres_server(durable=True) as restarted:
         yield restarted
 
 
 async def test_postgresql_restart_loses_no_usage_and_queries_return_retry_after(
-    server: RestartedServer,
+    server: PostgresServer,
 ):
     now = [START]
     ledger = Ledger(server.address, clock=lambda: now[0])
@@ -71,7 +71,7 @@ async def test_postgresql_restart_loses_no_usage_and_queries_return_retry_after(
 
 
 async def test_ledger_started_without_postgresql_continues_from_stored_totals(
-    server: RestartedServer,
+    server: PostgresServer,
 ):
     now = [START]
     first = Ledger(server.address, clock=lambda: now[0])

@@ -16,7 +16,7 @@ import httpx
 import psycopg
 import pytest
 
-from postgres_restarts import RestartedServer, restarted_server
+from postgres import PostgresServer, postgres_server
 from runai.hub_service.cli.doctor.checks import check_ready
 from runai.hub_service.client.connection import Connection
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -29,8 +29,8 @@ USER_COUNT = 3
 
 
 @pytest.fixture
-def server() -> Iterator[RestartedServer]:
-    with restarted_server() as restarted:
+def server() -> Iterator[PostgresServer]:
+    with postgres_server(durable=True) as restarted:
         yield restarted
 
 
@@ -77,7 +77,7 @@ class UserThreads:
 
 
 def test_service_accepts_submissions_without_database_and_stores_history_later(
-    service: Service, server: RestartedServer
+    service: Service, server: PostgresServer
 ):
     """The database is away when the service starts, appears, and is killed under load."""
     server.kill()
@@ -143,13 +143,13 @@ def readiness(service: Service) -> tuple[int, dict[str, str]]:
     return reply.status_code, reply.json()
 
 
-def queued_in_ledger(server: RestartedServer) -> list[str]:
+def queued_in_ledger(server: PostgresServer) -> list[str]:
     with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
         rows = opened.execute("SELECT DISTINCT workload FROM events").fetchall()
     return sorted(row[0] for row in rows)
 
 
-def allocated_in_ledger(server: RestartedServer, project: str) -> float:
+def allocated_in_ledger(server: PostgresServer, project: str) -> float:
     query = (
         "SELECT coalesce(max(allocated_s), 0) FROM series WHERE kind = 'project' AND project = %s"
     )
