@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from waiting import eventually
 
@@ -25,6 +26,12 @@ ACCOUNT = "nobody"
 """The account of the server if the tests run as root."""
 FAST = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
 """Several times faster, and lost with the machine."""
+on_each_database = pytest.mark.parametrize(
+    "new_database",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)],
+    indirect=True,
+)
+"""For tests of dialects of SQL (rows, transactions, locks, migrations); else SQLite is enough."""
 
 
 def find_postgres() -> Path | None:

@@ -1,8 +1,7 @@
 """Fixtures of the ledger's tests.
 
 clock         the ledger's time: clock.now
-new_database  () -> a migrated database: a SQLite file; with `on_each_database`
-              (databases.py) PostgreSQL as well
+new_database  () -> a migrated database: a SQLite file; with `on_each_database` PostgreSQL as well
 database      one such database
 rows          rows(sql) -> rows of `database`
 open_ledger   open_ledger(): a ledger on that database and clock; opening again is a restart

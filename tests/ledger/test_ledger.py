@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 
-from ledger.databases import on_each_database
+from postgres import on_each_database
 from runai.hub_service.ledger import DeviceAllocation, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from ledger.databases import on_each_database
+from postgres import on_each_database
 from runai.hub_service.ledger import DeviceAllocation, Ledger, UsageFilter
 from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.databases import on_each_database
+from postgres import on_each_database
 from runai.hub_service.ledger import DeviceAllocation, PastRequest
 
 HALF_GPU = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from ledger.databases import on_each_database
+from postgres import on_each_database
 from runai.hub_service.ledger import DeviceAllocation, UsageFilter, schema
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import LedgerStore
