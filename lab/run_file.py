@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,15 @@ def file_below(root: Path, path: str) -> Path:
         if file.is_file():
             return file
     raise NotFound(f"There is no file {printable(path, 200)}.", hint="Save it first.")
+
+
+def path_below(root: Path, path: str, is_there: Callable[[Path], bool]) -> str:
+    """Return a path below the server's root; "" if it lies elsewhere, or is not there."""
+    with suppress(OSError, ValueError):
+        resolved, top = Path(path).resolve(), root.resolve()
+        if path and resolved.is_relative_to(top) and is_there(resolved):
+            return str(resolved.relative_to(top))
+    return ""
 
 
 def form(file: Path, projects: Sequence[str], default: str | None) -> dict[str, Any]:

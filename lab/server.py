@@ -23,7 +23,7 @@ from runai.hub_service.client.log_lines import OpenLines, last_state
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.hub_service.wire.program_schemas import LogLine
 from runai.lab.feed import Feed
-from runai.lab.run_file import submit_file
+from runai.lab.run_file import executed_copy, path_below, submit_file
 
 MAX_BODY: Final = 1 << 20
 MAX_LINE: Final = 4000
@@ -154,8 +154,8 @@ class _ActHandler(_RelayHandler):
         """Do what a button says; answer its error's sentence, or "" and the facts asked for."""
         asked = self.asked()
         try:
-            if asked.get("verb") == "folder":
-                self.finish(await self._folder(asked))
+            if asked.get("verb") == "paths":
+                self.finish(await self._paths(asked))
                 return
             call = action_call(asked)
             if call is None:
@@ -165,12 +165,23 @@ class _ActHandler(_RelayHandler):
         except RunaiError as error:
             self.finish(action_answer(asked, error=str(error)))
 
-    async def _folder(self, asked: Mapping[str, Any]) -> dict[str, str]:
-        """Return a workload's checkpoint folder, and its path below the server's root or ""."""
+    async def _paths(self, asked: Mapping[str, Any]) -> dict[str, str]:
+        """Return a workload's checkpoint folder, and two paths below the server's root.
+
+        `folder` is that of the checkpoints, `copy` that of an executed notebook; "" for what lies
+        elsewhere or is missing.
+        """
         workload = WorkloadIdentity(str(asked.get("workload")), str(asked.get("uid", "")))
         async with AsyncClient.discover() as client:
-            folder = (await client.workload(workload)).checkpoint_dir
-        return {"error": "", "folder": folder, "path": _below(self.settings, folder)}
+            detail = await client.workload(workload)
+        root = _root(self.settings)
+        copy = executed_copy(detail)
+        return {
+            "error": "",
+            "checkpoints": detail.checkpoint_dir,
+            "folder": path_below(root, detail.checkpoint_dir, Path.is_dir),
+            "copy": path_below(root, copy, Path.is_file),
+        }
 
 
 class _RunHandler(_RelayHandler):
@@ -189,12 +200,3 @@ class _RunHandler(_RelayHandler):
 
 def _root(settings: Mapping[str, Any]) -> Path:
     return Path(settings["server_root_dir"]).expanduser()
-
-
-def _below(settings: Mapping[str, Any], folder: str) -> str:
-    """Return a folder's path below the server's root; "" if it lies elsewhere or is missing."""
-    root = _root(settings).resolve()
-    path = Path(folder).resolve() if folder else None
-    if path is None or not path.is_dir() or not path.is_relative_to(root):
-        return ""
-    return str(path.relative_to(root))

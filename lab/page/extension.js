@@ -4,6 +4,7 @@
  * the notebook server says that there is a platform.
  */
 
+import { follow } from "./follow.js";
 import { listen } from "./live.js";
 import { outputTab } from "./log.js";
 import { askRelay } from "./relay.js";
@@ -71,7 +72,9 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
 
   const side = widget(Widget, PANEL);
   const panel = sidePanel({
-    output({ workload, uid }) {
+    async output({ workload, uid }) {
+      const { copy } = await ask("act", { verb: "paths", workload, uid });
+      if (copy && documents) return follow(documents, copy);
       const tab = outputTab(`${base}log`, { workload, uid });
       const content = widget(Widget, `runai-lab-log-${Date.now()}`);
       content.node.append(tab.el);
@@ -82,15 +85,15 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       app.shell.add(main, "main");
       app.shell.activateById(main.id);
     },
-    async folder(asked) {
-      const { error, folder, path } = await ask("act", asked);
+    async folder({ workload, uid }) {
+      const { error, checkpoints, folder } = await ask("act", { verb: "paths", workload, uid });
       if (error) tell(error, "error");
-      else if (path && browser) {
-        await browser.model.cd(`/${path}`);
+      else if (folder && browser) {
+        await browser.model.cd(`/${folder}`);
         app.shell.activateById(browser.id);
-      } else if (folder) {
-        await navigator.clipboard?.writeText(folder).catch(() => {});
-        tell(`${folder} (copied; it lies outside of this file browser)`);
+      } else if (checkpoints) {
+        await navigator.clipboard?.writeText(checkpoints).catch(() => {});
+        tell(`${checkpoints} (copied; it lies outside of this file browser)`);
       }
     },
   });

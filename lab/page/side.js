@@ -5,7 +5,7 @@ import { h, patch } from "./nodes.js";
 import panel from "./panel.js";
 
 /**
- * @typedef {{output: (row: any) => void, folder: (row: any) => void}} Doing
+ * @typedef {{output: (asked: {workload: string, uid: string}) => void, folder: (asked: {workload: string, uid: string}) => void}} Doing
  */
 
 /** A session's banner is closed until its words change. @param {Doing} doing */

@@ -22,7 +22,7 @@ import websocket
 
 import runai.lab
 import waiting
-from cli_service import RunningService, running_service
+from in_process_service import RunningService, running_service
 from ports import free_port
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from cli_service import running_service
+from in_process_service import running_service
 from overviews import overview, project, workload
 from ports import free_port
 from runai.hub_service.api.auth.permissions import Actor

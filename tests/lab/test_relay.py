@@ -192,10 +192,10 @@ def test_form_of_a_script_has_the_fields_of_a_request(server):
 def test_checkpoint_folder_opens_only_below_the_servers_root(server, bob):
     job = bob.submit(SubmitRequest(name="exp", gpus=1, command=["sleep", "600"])).workloads[0]
 
-    answer = server.ask("act", {"verb": "folder", "workload": job.id})
+    answer = server.ask("act", {"verb": "paths", "workload": job.id})
 
-    assert answer["folder"] == bob.workload(job.id).checkpoint_dir
-    assert answer["path"] == ""
+    assert answer["checkpoints"] == bob.workload(job.id).checkpoint_dir
+    assert (answer["folder"], answer["copy"]) == ("", "")
 
 
 def test_window_shows_nothing_without_a_login(start):
