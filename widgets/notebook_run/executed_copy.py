@@ -1,0 +1,91 @@
+"""The executed copy of a notebook: its name, and its file."""
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookCopy:
+    """The file of one run, replaced whole at each write."""
+
+    path: Path
+    mode: int
+    """Permissions of a new file; those of an existing one stay."""
+
+    @classmethod
+    def claim(cls, notebook: Path, *, index: str = "", array: str = "") -> "NotebookCopy":
+        """Create the copy with the next free number, empty.
+
+        The jobs of an `array` share the number; `index` is the job's own within it.
+
+        Raises:
+            OSError: the notebook's folder cannot be written.
+        """
+        copies = _copies_of(notebook)
+        for number in count(1):
+            others = copies.get(number, {})
+            if "" in others or (others and not (index and _is_of(array, notebook, others))):
+                continue
+            name = f"{notebook.stem}.run-{number}{index and '-'}{index}{notebook.suffix}"
+            with contextlib.suppress(FileExistsError):  # another job was first
+                copy = cls(notebook.with_name(name), _mode_of(notebook))
+                os.close(os.open(copy.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, copy.mode))
+                return copy
+        raise AssertionError
+
+    @classmethod
+    def again(cls, notebook: Path, name: str) -> "NotebookCopy":
+        """Return the copy of an earlier start of this job."""
+        return cls(notebook.with_name(name), _mode_of(notebook))
+
+    def write(self, notebook: Mapping[str, Any]) -> None:
+        """Replace the file by a notebook; a reader sees either version whole.
+
+        Raises:
+            OSError: there is no room, or no right to write.
+        """
+        text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
+        partial = self.path.with_name(f".{self.path.name}.part")
+        partial.unlink(missing_ok=True)  # of a killed start
+        try:
+            descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self.mode)
+            with os.fdopen(descriptor, "wb") as file:
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(self.path.stat().st_mode))
+                file.write(f"{text}\n".encode(errors="replace"))
+            partial.replace(self.path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _mode_of(notebook: Path) -> int:
+    """Return the permissions of a copy: the notebook's, which its owner may write."""
+    return stat.S_IMODE(notebook.stat().st_mode) & 0o666 | stat.S_IRUSR | stat.S_IWUSR
+
+
+def _copies_of(notebook: Path) -> dict[int, dict[str, str]]:
+    """Return the names of a notebook's copies by number and index within an array."""
+    name = re.compile(rf"{re.escape(notebook.stem)}\.run-([0-9]+)-?([0-9]*)\.ipynb")
+    copies: dict[int, dict[str, str]] = {}
+    for entry in os.scandir(notebook.parent):
+        if found := name.fullmatch(entry.name):
+            copies.setdefault(int(found[1]), {})[found[2]] = entry.name
+    return copies
+
+
+def _is_of(array: str, notebook: Path, others: Mapping[str, str]) -> bool:
+    """Return True if copies belong to an array; one that is not yet written does."""
+    try:
+        text = notebook.with_name(next(iter(others.values()))).read_bytes()
+        return not text or json.loads(text)["metadata"]["runai"]["array"] == array
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
