@@ -19,6 +19,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from runai.hub_service.client.calls import WorkloadFilter
+from runai.hub_service.client.notebook_program import is_notebook
 from runai.hub_service.client.request_options import request_options, request_values
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.workload_request import option_of
@@ -106,13 +107,19 @@ SUBMIT = click.Command(
     params=[
         click.Argument(["script"], required=False, metavar="[SCRIPT] [-- ARGUMENTS]..."),
         click.Option(["--name"], metavar="NAME", help=option_of("name").help),
+        click.Option(
+            ["--set", "settings"],
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Set a parameter of a notebook (study.ipynb).",
+        ),
         *request_options(),
         click.Option(["--dry-run"], is_flag=True, help="Print the result without submitting."),
         click.Option(["--wait"], is_flag=True, help="Wait for the end."),
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-"""The options of `runai submit`, parsed without a process."""
+"""The options of `runai submit`, and a notebook's `--set`, parsed without a process."""
 
 
 def _parse_options(command: click.Command, line: str) -> dict[str, Any] | None:
@@ -146,13 +153,16 @@ class RunaiMagics(Magics):
     @_with_help(SUBMIT)
     @line_cell_magic
     def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text | None:
-        """Submit a script, or the rest of the cell, as a job; after -- come its arguments."""
+        """Submit a script, a notebook or the rest of the cell; after -- come its arguments."""
         if python := _PYTHON_FIRST.match(line):
             raise UsageError(f"Leave out {python[1]}: a script runs with this kernel's Python.")
         options = _parse_options(SUBMIT, line)
         if options is None:
             return None
         script, args = options["script"], options["args"]
+        if options["settings"] and (cell is not None or not is_notebook(script or "")):
+            raise UsageError("--set is for notebooks; a program's arguments stand behind --.")
+        args = [*(f"--set={setting}" for setting in options["settings"]), *args]
         fields = request_values(options)
         workdir, env = fields.pop("workdir", None), fields.pop("env")
         if options["name"] is not None:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from numbers import Number
 from pathlib import Path
 
+from runai.hub_service.client.notebook_program import DRIVE, is_notebook, program_of
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.processes.user_account import expanded, removed_folder
@@ -32,7 +33,7 @@ Word = str | bytes | os.PathLike[str] | int | float | Decimal
 """A program, one of its arguments, or the value of a variable; numbers become text."""
 Program = str | bytes | os.PathLike[str] | Iterable[Word]
 
-_SCRIPTS = (".py", ".sh", ".ipynb")
+_SCRIPTS = (".py", ".sh")
 MAX_DISPLAY_LENGTH = 60
 _KEYWORDS = {field.name: field.keyword for field in request_fields()}
 _ENV_HINT = option_of("env").hint
@@ -103,25 +104,28 @@ def submit_request(
 
 
 def program_command(program: Program, args: Word | Iterable[Word] | None = (), /) -> list[str]:
-    """Return the command of a script or program; Python scripts run with this interpreter.
+    """Return the command of a script or program; Python and notebooks run with this interpreter.
 
-    A list is used unchanged; a path, or text that names a file, is that file; other text is split
-    into words, and so are arguments given as text.
+    A list is used unchanged, but for a notebook; a path, or text that names a file, is that file;
+    other text is split into words, and so are arguments given as text.
 
     Raises:
-        InvalidRequest: the script or program does not exist, or a word is no text.
+        InvalidRequest: the script or program does not exist, a word is no text, or a notebook has
+            no such parameter.
     """
     rest = _arguments(args)
     if not isinstance(program, str | bytes | os.PathLike):
         command = _words(program, "The program", "Word {} of the command")
         if not command:
             raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
-        return [*command, *rest]
-    text = _word(program, "The program")
+        return _of_notebook([*command, *rest])
+    text = _word(program, "The program").removeprefix(DRIVE)
     words = [text] if isinstance(program, os.PathLike) or _is_file(text) else _split(text)
     if not words:
         raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
     first, rest = words[0], [*words[1:], *rest]
+    if is_notebook(first):
+        return _of_notebook([first, *rest])
     if _is_file(first):
         return [*_script_command(first), *rest]
     if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
@@ -131,6 +135,10 @@ def program_command(program: Program, args: Word | Iterable[Word] | None = (), /
         hint=_similar_file_hint(Path(first)) or "Save it first, or name it by its path.",
         code="script_missing",
     )
+
+
+def _of_notebook(words: list[str]) -> list[str]:
+    return program_of(words, folder=_notebook_folder(), python=sys.executable)
 
 
 def _arguments(args: Word | Iterable[Word] | None) -> list[str]:
@@ -200,16 +208,11 @@ def _script_command(script: str) -> list[str]:
     """Return the command that runs a script, by its ending.
 
     Raises:
-        InvalidRequest: it is a notebook, or not executable.
+        InvalidRequest: it is not executable.
     """
     suffix, executable = Path(script).suffix, os.access(script, os.X_OK)
     if suffix == ".py":
         return [sys.executable, "-u", script]
-    if suffix == ".ipynb":
-        raise InvalidRequest(
-            f"{script} is a notebook, not a program.",
-            hint="Put %%runai_submit atop the cell to submit, or export it as a script.",
-        )
     if suffix == ".sh" and not executable:
         return ["sh", script]
     if not executable:

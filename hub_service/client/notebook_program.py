@@ -20,7 +20,8 @@ RUNNER: Final = "runai.widgets.notebook_run"
 PARAMETERS: Final = "parameters"
 """Tag of the cell that assigns each parameter its default, as papermill has it."""
 
-_DRIVE: Final = "RTC:"  # JupyterLab's, of files that several people edit at once
+DRIVE: Final = "RTC:"
+"""JupyterLab's prefix of files that several people edit at once; no part of the path."""
 _MAGIC: Final = re.compile(r"^([ \t]*)[%!].*", re.MULTILINE)
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")
 _OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -31,7 +32,6 @@ _WORDS: Final = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_MAX_DIGITS: Final = 4300  # Python reads no longer integers
 
 
 def is_notebook(program: str) -> bool:
@@ -49,10 +49,22 @@ def notebook_command(
     Raises:
         InvalidRequest: there is no such notebook, or it has no such parameter.
     """
-    path = path.removeprefix(_DRIVE)
+    path = path.removeprefix(DRIVE)
     if folder is not None:
         values_of(settings, read_notebook(folder / path), path)
     return [python, "-m", RUNNER, path, *(word for each in settings for word in ("--set", each))]
+
+
+def program_of(program: Sequence[str], *, folder: Path | None, python: str = "python") -> list[str]:
+    """Return a program's command: a notebook's as `notebook_command` does, any other unchanged.
+
+    Raises:
+        InvalidRequest: as for `notebook_command`, or a notebook has another argument than `--set`.
+    """
+    first, *arguments = program
+    if not is_notebook(first):
+        return [*program]
+    return notebook_command(first, settings_of(arguments), folder=folder, python=python)
 
 
 def settings_of(arguments: Iterable[str]) -> list[str]:
@@ -191,12 +203,12 @@ def scalar(text: str) -> object:  # noqa: PLR0911 - one for each kind
     [0.1, 0.001, 7, True, None, 'no', '7', 'a b', [1]]
 
     Raises:
-        ValueError: a quotation or bracket does not end.
+        ValueError: a quotation or bracket does not end, or an integer has over 4300 digits.
     """
     text = text.strip()
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.fullmatch(text) and len(text) <= _MAX_DIGITS:
+    if _INTEGER.fullmatch(text):
         return int(text)
     if _OTHER_BASE.fullmatch(text):
         return int(text, 0)

@@ -27,7 +27,15 @@ class Progress:
     @property
     def epochs(self) -> tuple[float, float] | None:
         """Return the finished epochs and their total; None if not reported."""
-        done, total = self.metrics.get("epoch"), self.metrics.get("overall_epochs")
+        return self._part_of("epoch", "overall_epochs")
+
+    @property
+    def cells(self) -> tuple[float, float] | None:
+        """Return a notebook's finished cells and their number; None if it is no notebook."""
+        return self._part_of("finished_cells", "cells")
+
+    def _part_of(self, name: str, whole: str) -> tuple[float, float] | None:
+        done, total = self.metrics.get(name), self.metrics.get(whole)
         if done is None or total is None or not (0 <= done <= total and 0 < total < math.inf):
             return None
         return done, total

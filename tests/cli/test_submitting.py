@@ -222,6 +222,41 @@ def test_describe_prints_reported_metrics_while_a_job_runs_and_after(bob, eventu
     assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
 
 
+NOTEBOOK = {
+    "nbformat": 4,
+    "nbformat_minor": 4,
+    "metadata": {},
+    "cells": [
+        {
+            "cell_type": "code",
+            "source": "rate = 1",
+            "metadata": {"tags": ["parameters"]},
+            "outputs": [],
+            "execution_count": None,
+        }
+    ],
+}
+
+
+def test_submitted_notebook_leaves_its_executed_copy_beside_it(bob, tmp_path):
+    (tmp_path / "study.ipynb").write_text(json.dumps(NOTEBOOK))
+
+    refused = bob("submit", "exp1", "--", "study.ipynb", "--set", "rat=1")
+    done = bob("submit", "exp1", "--wait", "--", "study.ipynb", "--set", "rate=0.5")
+
+    assert refused.exit_code == 1
+    assert "study.ipynb has no parameter rat.\nHint: Did you mean rate?" in refused.stderr
+    assert done.exit_code == 0, bob("logs", "exp1").stdout
+    job = bob.describe("exp1")
+    assert job["command"][1:] == [
+        *("-m", "runai.widgets.notebook_run", "study.ipynb", "--set", "rate=0.5")
+    ]
+    assert job["progress"]["text"] == "cell 1 of 1"
+    assert list(job["code"]["files"]) == ["study.ipynb"]
+    copy = json.loads((tmp_path / "study.run-1.ipynb").read_text())
+    assert copy["cells"][1]["source"] == "# Parameters\nrate = 0.5"
+
+
 @pytest.mark.parametrize("options", [[], ["--array", "2"]], ids=["job", "array"])
 def test_submit_without_gpus_prints_a_hint(bob, options):
     result = bob("submit", "exp1", *options, "--", "sleep", "600")

@@ -42,6 +42,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
             id="refused by the service",
         ),
         pytest.param("%runai_submit hello.py --nonsense", "--nonsense", id="unknown option"),
+        pytest.param(
+            "%runai_submit hello.py --set a=1", "--set is for notebooks", id="setting of a script"
+        ),
         pytest.param("%runai_submit hello.py --name 'x", "quotation", id="open quotation"),
         pytest.param("%runai_logs takne", "Did you mean taken?", id="unknown job"),
         pytest.param("%runai_describe", "name", id="no job name"),

@@ -94,9 +94,8 @@ def test_program_command_uses_the_full_path_of_an_executable(folder):
         ),
         pytest.param(
             "story.ipynb",
-            "story.ipynb is a notebook, not a program. Put %%runai_submit atop the cell to submit,"
-            " or export it as a script.",
-            id="notebook",
+            "{}/story.ipynb is no notebook. Open and save it in JupyterLab.",
+            id="empty notebook",
         ),
         pytest.param("", "There is nothing to run. Name a script or a command.", id="empty"),
         pytest.param(

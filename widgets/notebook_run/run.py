@@ -60,6 +60,7 @@ class NotebookRun:
         own, index = os.environ.get("RUNAI_WORKLOAD", ""), os.environ.get("RUNAI_ARRAY_INDEX", "")
         array = own.removesuffix(f"-{index}") if index else ""
         facts = {"notebook": path.name, "workload": own, "array": array, "starts": starts}
+        facts["state"] = "running"
         if starts > 1:
             notebook["cells"].insert(0, _text_cell(notebook, f"*started again ({starts})*"))
         notebook.setdefault("metadata", {})["runai"] = facts

@@ -11,7 +11,7 @@ from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.schemas import ElasticView, MetricsView, ProgressView, SpeedView
 
-_OF_PROGRESS = ("epoch", "overall_epochs")
+_OF_PROGRESS = ("epoch", "overall_epochs", "finished_cells", "cells")
 MAX_METRICS_IN_LINE = 4
 """Metrics that fit into a line; `describe` and the API have all."""
 
@@ -24,6 +24,8 @@ def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressV
 
     >>> progress_view(Progress({"loss": 0.01234567, "epoch": 3, "overall_epochs": 10})).text
     '3 of 10 epochs · loss 0.01235'
+    >>> progress_view(Progress({"finished_cells": 2, "cells": 5}))
+    ProgressView(done=0.4, text='cell 3 of 5')
     """
     if progress is None:
         return None
@@ -34,6 +36,10 @@ def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressV
         words.append(f"{trained:g} of {of:g} epoch{'s' * (of != 1)}")
     elif "epoch" in progress.metrics:
         words.append(f"epoch {progress.metrics['epoch']:g}")
+    if progress.cells is not None:  # of a notebook, one of whose cells may report epochs
+        finished, cells = progress.cells
+        done = finished / cells
+        words.insert(0, f"cell {min(finished + 1, cells):g} of {cells:g}")
     if reads:
         words += [
             f"{name} {value:.4g}"

@@ -18,6 +18,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting
 from runai.hub_service.client import Client, texts
 from runai.hub_service.client.calls import WorkloadIdentity
+from runai.hub_service.client.notebook_program import program_of
 from runai.hub_service.client.request_options import request_options, request_values
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
@@ -55,6 +56,7 @@ def submit(
     runai submit -g 1 -p vision -- python train.py --epochs 3    (with a generated name)
     runai submit sweep -g 0.25 --array 8 -- python sweep.py
     runai submit big --elastic --workers 8 -- python train.py    (on 1 to 8 GPUs)
+    runai submit exp1 -g 1 -- study.ipynb --set rate=0.1         (a notebook)
 
     It returns at once; the job starts when its turn in the project's queue comes.
     Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
@@ -64,10 +66,12 @@ def submit(
         raise click.UsageError(f"NAME and --name are both given: {name} and {original_name}.")
     fields = request_values(options)
     folder = absolute_workdir(options["workdir"])
-    if "image" not in fields:  # an image has programs of its own
-        check_program(program, folder, fields["env"].get("PATH"))
-        fields |= {"code": read_code(str(folder), named_files(program)), "umask": umask_note()}
-    fields |= {"command": list(program), "workdir": str(folder)}
+    is_known = "image" not in fields  # an image has programs of its own
+    command = program_of(program, folder=folder if is_known else None)
+    if is_known:
+        check_program(command, folder, fields["env"].get("PATH"))
+        fields |= {"code": read_code(str(folder), named_files(command)), "umask": umask_note()}
+    fields |= {"command": command, "workdir": str(folder)}
     if name or original_name:
         fields["name"] = name or original_name
     request = checked(SubmitRequest, fields)
