@@ -105,7 +105,9 @@ def read_notebook(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         notebook = None
     if isinstance(notebook, dict) and isinstance(notebook.get("nbformat"), int):
-        return notebook
+        cells = notebook.get("cells", [] if notebook["nbformat"] < 4 else None)
+        if isinstance(cells, list) and all(isinstance(cell, dict) for cell in cells):
+            return notebook
     raise InvalidRequest(f"{path} is no notebook.", hint="Open and save it in JupyterLab.")
 
 

@@ -56,16 +56,19 @@ def start(
     tmp_path: Path, environment: dict[str, str]
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Return a function that starts the runner with study.ipynb."""
-    started: list[Any] = []
+    started: list[subprocess.Popen[str]] = []
 
-    def start_runner(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        options = {"env": environment, "cwd": tmp_path} | options
+    def start_runner(
+        *arguments: str, preexec_fn: Callable[[], None] | None = None
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [*RUNNER, "study.ipynb", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            **options,
+            env=environment,
+            cwd=tmp_path,
+            preexec_fn=preexec_fn,  # noqa: PLW1509 - no thread runs here
         )
         started.append(process)
         return process
@@ -74,6 +77,7 @@ def start(
     for process in started:
         process.kill()
         process.wait()
+        assert process.stdout is not None
         process.stdout.close()
 
 
@@ -179,8 +183,8 @@ def test_pause_saves_the_copy_and_the_next_start_overwrites_it(
         assert content.cells[-2].outputs[0].text == "begin\nsaved\n"
         assert content.cells[-1].outputs == []
         assert (content.metadata.runai.state, content.metadata.runai.starts) == ("paused", starts)
+        assert (content.cells[0].source == "*started again (2)*") == (starts == 2)
         copy.write_text("{}")
-    assert content.cells[0].source == "*started again (2)*"
     assert not path.with_name("study.run-2.ipynb").exists()
 
 

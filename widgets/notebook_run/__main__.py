@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 
-from runai.hub_service.client.notebook_program import settings_of
+from runai.hub_service.client.notebook_program import DRIVE, settings_of
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets.notebook_run.run import NotebookRun
 
@@ -33,7 +33,7 @@ def _run(arguments: Sequence[str]) -> int:
     if not arguments:
         raise InvalidRequest("Name a notebook: python -m runai.widgets.notebook_run study.ipynb")
     _check_surroundings()
-    path = Path(arguments[0]).absolute()
+    path = Path(arguments[0].removeprefix(DRIVE)).absolute()
     run = NotebookRun.begin(path, settings_of(arguments[1:]))
     # From here on the copy is there: these imports take seconds on a busy machine.
     from runai.widgets.notebook_run.kernel_client import JobClient, kernel_of  # noqa: PLC0415

@@ -63,7 +63,7 @@ class NotebookRun:
         facts["state"] = "running"
         if starts > 1:
             notebook["cells"].insert(0, _text_cell(notebook, f"*started again ({starts})*"))
-        notebook.setdefault("metadata", {})["runai"] = facts
+        notebook["metadata"]["runai"] = facts
         cells = sum(is_numbered(cell) for cell in notebook["cells"])
         try:
             if name:
@@ -81,7 +81,8 @@ class NotebookRun:
             raise InvalidRequest(
                 f"The executed copy of {path.name} cannot be written: {_sentence(path, error)}."
             ) from None
-        run._report({_OUR_COPY: copy.path.name, _OUR_STARTS: str(starts)}, {})
+        texts = {_OUR_COPY: copy.path.name, _OUR_STARTS: str(starts)}
+        run._report(texts, {"finished_cells": 0, "cells": cells})
         return run
 
     def enter(self, finished: int) -> None:
@@ -148,12 +149,12 @@ def _current_format(notebook: dict[str, Any]) -> dict[str, Any]:
 
 def _clear(notebook: dict[str, Any]) -> None:
     """Remove the outputs of an earlier run, and join lines of sources as a kernel wants them."""
-    notebook.get("metadata", {}).pop("widgets", None)
+    notebook.setdefault("metadata", {}).pop("widgets", None)
     for cell in notebook["cells"]:
-        cell["source"] = "".join(cell["source"])
+        cell["source"] = "".join(cell.get("source", ""))
+        cell.setdefault("metadata", {}).pop("execution", None)
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
-            cell.get("metadata", {}).pop("execution", None)
 
 
 def _set_parameters(notebook: dict[str, Any], values: Mapping[str, object]) -> None:
