@@ -26,6 +26,7 @@ from runai.hub_service.api.auth.node_tokens import read_claims
 from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
 from runai.hub_service.client import calls
 from runai.hub_service.client.connection import read_config
+from runai.hub_service.client.notebook_program import read_notebook, values_of
 from runai.hub_service.client.request_options import request_values
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
@@ -184,6 +185,13 @@ def _cell(content: bytes) -> object:
         return cell_command(_text(content))
 
 
+def _notebook(path: Path) -> object:
+    """Read a notebook, and the parameters that a submission sets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return values_of(["rate=1"], read_notebook(path), path.name)
+
+
 def _code(content: bytes) -> object:
     """Read a file as a shell's text, as a repository's HEAD, and as its packed references."""
     git = FOLDER / "code/.git"
@@ -251,6 +259,10 @@ PARSERS = {
     )),
     "code": Parser(_code, (), (
         b"ref: refs/heads/main", b"0" * 40 + b" refs/heads/main", b"python 'a.py' --c=b.yaml > c",
+    )),
+    "notebook": Parser(_as_file(_notebook), (RunaiError,), (
+        (b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": ["rate: int = 1"], "metadata":'
+         b' {"tags": ["parameters"]}}], "metadata": {"kernelspec": {"name": "python3"}}}'),
     )),
     "duration": Parser(lambda c: seconds(_text(c)), (ValueError,), (b"2h", b"90")),
     "memory size": Parser(lambda c: memory_mib(_text(c)), (ValueError,), (b"4G", b"512Mi")),

@@ -8,10 +8,12 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
@@ -32,6 +34,38 @@ _WORDS: Final = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+
+
+class _Part(BaseModel):
+    """A part of a notebook's JSON: the fields that are read here, and any others."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _CellMetadata(_Part):
+    tags: list[str] = []
+
+
+class _Cell(_Part):
+    cell_type: str
+    source: str | list[str] = ""
+    metadata: _CellMetadata = _CellMetadata()
+
+
+class _Named(_Part):
+    name: str = ""
+    language: str = ""
+
+
+class _Metadata(_Part):
+    kernelspec: _Named = _Named()
+    language_info: _Named = _Named()
+
+
+class _Notebook(_Part):
+    nbformat: int
+    cells: list[_Cell] = []
+    metadata: _Metadata = _Metadata()
 
 
 def is_notebook(program: str) -> bool:
@@ -92,7 +126,8 @@ def read_notebook(path: Path) -> dict[str, Any]:
         InvalidRequest: it is missing, or no notebook.
     """
     try:
-        notebook = json.loads(path.read_bytes())
+        notebook: dict[str, Any] = json.loads(path.read_bytes())
+        _Notebook.model_validate(notebook)
     except FileNotFoundError:
         raise InvalidRequest(
             f"There is no notebook {path.name} in {path.parent}.",
@@ -102,13 +137,11 @@ def read_notebook(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError):
-        notebook = None
-    if isinstance(notebook, dict) and isinstance(notebook.get("nbformat"), int):
-        cells = notebook.get("cells", [] if notebook["nbformat"] < 4 else None)
-        if isinstance(cells, list) and all(isinstance(cell, dict) for cell in cells):
-            return notebook
-    raise InvalidRequest(f"{path} is no notebook.", hint="Open and save it in JupyterLab.")
+    except (ValueError, RecursionError):  # no JSON, or of another shape
+        raise InvalidRequest(
+            f"{path} is no notebook.", hint="Open and save it in JupyterLab."
+        ) from None
+    return notebook
 
 
 def parameters_of(notebook: Mapping[str, Any], name: str) -> dict[str, str] | None:
@@ -122,20 +155,23 @@ def parameters_of(notebook: Mapping[str, Any], name: str) -> dict[str, str] | No
         return None
     source = _MAGIC.sub(r"\1pass", "".join(cell.get("source", "")))
     try:
-        statements = ast.parse(source).body
+        return dict(_assignments(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidRequest(
             f"The cell of {name} that is tagged {PARAMETERS} is not plain Python.",
             hint="Put the parameters into a cell of their own: rate = 0.1",
         ) from None
-    found: dict[str, str] = {}
-    for statement in statements:
+
+
+def _assignments(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each assigned name with the source of its value."""
+    for statement in module.body:
         match statement:
             case ast.Assign(targets=targets, value=value):
-                found |= dict.fromkeys(_names(*targets), ast.unparse(value))
+                yield from ((name, ast.unparse(value)) for name in _names(*targets))
             case ast.AnnAssign(target=target, value=default):
-                found |= dict.fromkeys(_names(target), ast.unparse(default) if default else "")
-    return found
+                source = ast.unparse(default) if default else ""
+                yield from ((name, source) for name in _names(target))
 
 
 def _names(*targets: ast.expr) -> list[str]:

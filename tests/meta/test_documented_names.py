@@ -73,6 +73,7 @@ READER_FILES = {
         "values.yaml",
     ),
     *("idle_culler_config.py", "jupyterhub_config.py"),
+    *("study.ipynb", "study.run-1-3.ipynb", "study.run-1.ipynb", "study.run-2.ipynb"),
     *("left_over.json", "progress.json", "state.json", "status/WORKER.json", "target.json"),
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }

@@ -37,6 +37,7 @@ CLIENT_MODULES = {
     "runai.hub_service.wire.validation",
     "runai.hub_service.client.array_lines",
     "runai.hub_service.client.log_lines",
+    "runai.hub_service.client.notebook_program",
     "runai.hub_service.client.calls",
     "runai.hub_service.client.request_options",
     "runai.hub_service.wire.explanation_schemas",
@@ -70,6 +71,7 @@ CLIENT_MODULES = {
     "runai.hub_service.wire.printable",
     "runai.hub_service.wire.problems",
     "runai.hub_service.client.worker_client",
+    "runai.reporter.pushing",  # a notebook's progress, reported as any program reports its own
 }
 
 SERVICE_LIBRARIES = (
