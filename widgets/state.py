@@ -8,12 +8,13 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Literal, NotRequired, TypedDict
 
+from runai.hub_service.client import texts
 from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.wire.schemas import FINISHED, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import ChartPoint
-from runai.widgets.wording import beside_gpus, gpus, percent
+from runai.widgets.wording import beside_gpus
 
 MAX_EVENTS = 5
 MAX_FINISHED = 5
@@ -195,8 +196,6 @@ def jobs_state(
 
 def status_state(overview: Overview, session: str) -> ViewState:
     """Build the one-line status of a session's GPU."""
-    own = next((view for view in overview.workloads if view.id == session), None)
-    line = f"{session} is not there any more." if own is None else _status_line(own, overview.at)
     return ViewState(
         view="status",
         at=overview.at.timestamp(),
@@ -205,23 +204,9 @@ def status_state(overview: Overview, session: str) -> ViewState:
         projects=[],
         workloads=[],
         chart=None,
-        notes=[line],
+        notes=[texts.own_line(overview, session=session).text],
         told=[],
     )
-
-
-def _status_line(view: WorkloadView, at: datetime) -> str:
-    devices = sorted({share.device for worker in view.workers for share in worker.devices})
-    parts = [f"GPU {', '.join(map(str, devices))}" if devices else "no GPU now"]
-    parts += [f"{gpus(view.allocated)} allocated"] if devices else []
-    if view.measured.utilized is not None:
-        parts.append(f"{percent(view.measured.utilized, view.allocated)} utilized")
-    if view.measured.memory_used_mib is not None:
-        limit = f" of {view.limit.memory_mib / 1024:.1f}" if view.limit else ""
-        parts.append(f"{view.measured.memory_used_mib / 1024:.1f}{limit} GiB")
-    parts += [view.idle.text] if view.idle else []
-    parts += [ending] if (ending := view.time_warning(at)) else []
-    return " · ".join(parts) + (" (simulated)" if view.simulated else "")
 
 
 def load(row: Row) -> float | None:

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Final
 
 from runai.hub_service.client.array_lines import counts_text
+from runai.hub_service.client.status_line import StatusLine, status_line
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.schemas import Fact, ReasonView, WorkloadDetail, WorkloadView
+from runai.hub_service.wire.schemas import Fact, Overview, ReasonView, WorkloadDetail, WorkloadView
 
 SIMULATED_NOTE = (
     "* simulated: derived from the CPU time and memory of the processes that hold the device"
@@ -143,6 +144,13 @@ def dry_run_outcome(w: WorkloadView, unchecked: str) -> str:
         return f"would be submitted; it {w.expected_start.text}"
     when = f", {w.expected_start.text}" if w.expected_start else ""
     return f"would be submitted and wait{when}"
+
+
+def own_line(overview: Overview, *, user: str = "", session: str = "") -> StatusLine:
+    """Return the status line of a session, else of a user."""
+    own = [w for w in overview.workloads if w.user == user or w.id == session]
+    part = overview.model_copy(update={"workloads": own, "nodes": [], "notifications": []})
+    return status_line(part.model_dump(mode="json"), user=user, session=session)
 
 
 def fact_text(fact: Fact, now: datetime) -> str:

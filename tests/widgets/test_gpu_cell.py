@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overviews import overview, workload
+from overviews import overview, project, workload
 from runai.hub_service.wire.device_schemas import LimitView
 from runai.hub_service.wire.errors import Unavailable
 from runai.widgets.gpu_cell import CellMeter
@@ -63,12 +63,13 @@ def test_cell_runs_and_reports_not_measured_if_the_service_is_away():
     [
         # 0.1 GPU of the allocated 0.5 is 20 %.
         (HALF_GPU | {"utilized": 0.1, "memory_used_mib": 2048},
-         "no GPU now · 20 % utilized · 2.0 of 8.0 GiB (simulated)"),
-        ({"allocated": 0, "utilized": None}, "no GPU now (simulated)"),
+         "½ GPU · 20 % · 2.0 of 8 GiB · vision 0 of 2.5 (simulated)"),
+        ({"allocated": 0, "utilized": None}, "no GPU · vision 0 of 2.5"),
     ],
 )  # fmt: skip
 def test_session_status_is_one_line_with_gpu_and_memory_use(fields, line):
-    state = status_state(overview(workload("lab", simulated=True, **fields)), "vision/lab")
+    view = workload("lab", simulated=True, **fields)
+    state = status_state(overview(view, projects=(project("vision"),)), "vision/lab")
 
     assert state["notes"] == [line]
 

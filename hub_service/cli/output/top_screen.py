@@ -1,10 +1,11 @@
-"""The live screen of `runai top`: a headline, one table, and keys.
+"""The live screen of `runai top`: a headline, the user's status line, one table, and keys.
 
 It follows the service's events, so it redraws only after changes. `top_views` selects and orders
 the rows. Enter opens a workload's facts.
 """
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 
@@ -92,7 +93,7 @@ class TopScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #headline { text-style: bold; padding: 0 1; }
-    #average, #beside { color: $text-muted; padding: 0 1; }
+    #own, #average, #beside { color: $text-muted; padding: 0 1; }
     #empty { padding: 1 1; color: $text-muted; display: none; }
     DataTable { height: 1fr; }
     """
@@ -114,11 +115,14 @@ class TopScreen(App[None]):
         self._overview: Overview | None = None
         self._headings: list[str] = []
         self._width = 0
+        self._user = ""
+        self._session = os.environ.get("RUNAI_WORKLOAD", "")
         self.failed: RunaiError | None = None
 
     def compose(self) -> ComposeResult:
         """Yield the widgets from top to bottom."""
         yield Static("Asking the service…", id="headline", markup=False)
+        yield Static("", id="own", markup=False)
         yield Static("", id="average", markup=False)
         yield Static("", id="beside", markup=False)
         yield Static("", id="empty", markup=False)
@@ -137,6 +141,7 @@ class TopScreen(App[None]):
 
     async def _follow(self) -> None:
         try:
+            self._user = (await self._client.whoami()).name
             async for overview in self._client.events():
                 self._overview = overview
                 self._show()
@@ -211,6 +216,8 @@ class TopScreen(App[None]):
         if any_simulated(self._overview.nodes):
             text += " (* simulated)"
         self.query_one("#headline", Static).update(text)
+        own = texts.own_line(self._overview, user=self._user, session=self._session)
+        self.query_one("#own", Static).update(f"{self._user}: {own.text}")
         requested = beside_gpus(top_views.nodes_of(self._overview, self._top_options))
         beside = self.query_one("#beside", Static)
         beside.display = bool(requested)
