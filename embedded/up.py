@@ -31,8 +31,8 @@ from runai.embedded.proxy.public_address import (
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
 from runai.hub_service.clusters.local.data_dir_checks import check_place, check_version
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.processes.requirements import in_words, install_command, unmet
-from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")

@@ -46,7 +46,8 @@ class TlsHub(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = EVENTS if self.path.endswith("/events") else json.dumps(ANSWER).encode()
+        bodies = {"events": EVENTS, "overview": overview().model_dump_json().encode()}
+        body = bodies.get(self.path.rpartition("/")[2], json.dumps(ANSWER).encode())
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -16,9 +16,9 @@ from numbers import Number
 from pathlib import Path
 
 from runai.hub_service.client.notebook_program import DRIVE, is_notebook, program_of
+from runai.hub_service.processes.accounts.home_folder import expanded, removed_folder
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
-from runai.hub_service.processes.user_account import expanded, removed_folder
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.validation import checked

@@ -1,6 +1,7 @@
 """Address and credentials of the service, from the session's environment or `runai login`.
 
-`runai login` writes them to `~/.config/runai/config.json` (mode 0600).
+`runai login` writes them to `~/.config/runai/config.json` (mode 0600). Without pydantic and httpx:
+`runai status` reads them, too.
 """
 
 import json
@@ -10,14 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
-import httpx
-
-from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
-from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.validation import MAX_QUOTED_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +25,6 @@ class Connection:
     project: str | None = None
     ca: str | None = None
     """PEM file of the only authority to trust; None: the system's authorities."""
-
-
-def address_parts(
-    url: str,
-    what: str = "a GPU service",
-    example: str = "https://hub.example.org/services/runai/",
-) -> SplitResult:
-    """Parse an address of the service, or of another server.
-
-    Raises:
-        InvalidRequest: it is no HTTP address.
-    """
-    with suppress(ValueError, httpx.InvalidURL):  # brackets, a port, a label that is too long
-        parts = urlsplit(url)
-        httpx.URL(url)
-        host = (parts.hostname or "").encode("idna")
-        if parts.scheme in {"http", "https"} and host and parts.port != 0:
-            return parts
-    escaped = printable(url, MAX_QUOTED_CHARACTERS)
-    raise InvalidRequest(f"'{escaped}' is no address of {what}.", hint=f"It looks like {example}.")
 
 
 def checked_token(token: str) -> str:

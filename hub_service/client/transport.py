@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import httpx
 
+from runai.hub_service.client.address import address_parts
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
-from runai.hub_service.client.connection import ConnectionSource, address_parts, checked_token
+from runai.hub_service.client.connection import ConnectionSource, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire import problems

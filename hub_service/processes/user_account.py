@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,6 @@ from urllib.parse import quote
 
 from runai.hub_service.processes.shell_environment import passed_on, readable
 from runai.hub_service.processes.user_environment import UserEnvironment
-from runai.hub_service.wire.errors import InvalidRequest
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 _LONGEST: Final = 200  # bytes; file systems take 255
@@ -27,35 +25,6 @@ _NOBODY: Final = 65_534
 def caches(home: Path) -> dict[str, str]:
     """Return the variables that keep caches in a home which tools put into TMPDIR by themselves."""
     return {"TORCHINDUCTOR_CACHE_DIR": str(home / ".cache/torchinductor")}
-
-
-def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with `~` and `~USER` replaced by the home directory.
-
-    Raises:
-        InvalidRequest: that account has none, as in a container with a number for an account.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        name = Path(path).parts[0].removeprefix("~")
-        raise InvalidRequest(
-            f"The home directory of {name or f'this account (uid {os.geteuid()})'} is not known,"
-            f" so {path} cannot be found.",
-            hint="Name another path." if name else "Set HOME, or name a path without ~.",
-            code="no_home",
-        ) from None
-
-
-def removed_folder() -> str:
-    """Return the name of the current folder if it was removed; "" if it is there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        with suppress(OSError):  # only Linux still knows its name
-            return str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
-        return "the current folder"
-    return ""
 
 
 def home_name(user: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from runai.embedded.up import parse
 from runai.hub_service.client.connection import find_connection
-from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets.request import keyword_request
 

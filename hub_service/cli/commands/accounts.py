@@ -21,8 +21,8 @@ from runai.hub_service.processes.accounts.account_directory import (
     AccountDirectory,
     being_forgotten,
 )
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
-from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
 _PASSWORD_STDIN: Final = click.option(

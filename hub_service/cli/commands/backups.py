@@ -10,7 +10,7 @@ from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.cli.commands.accounts import DATA_DIR_OPTION
 from runai.hub_service.cli.framework.error_reporting import Command
 from runai.hub_service.cli.output.spinner import show_progress
-from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.accounts.home_folder import expanded
 
 
 @click.command(cls=Command)

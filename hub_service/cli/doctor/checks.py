@@ -37,8 +37,8 @@ from runai.hub_service.client import Client
 from runai.hub_service.client.connection import Connection, config_path, find_connection
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes import own_process
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.processes.requirements import in_words, install_command, unmet_here
-from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
 

@@ -70,6 +70,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "top": CommandEntry(
             "commands.top:top", "Show allocated GPUs, their utilization and waiting jobs."
         ),
+        "status": CommandEntry(
+            "commands.status:status",
+            "Print your GPU, its use and the project's quota in one line, for a shell's prompt.",
+        ),
         "usage": CommandEntry(
             "commands.usage:usage",
             "Show average allocation and utilization over time.",
@@ -127,7 +131,6 @@ INSTEAD: Final = {
     "attach": "runai logs NAME -f",
     "get": "runai list",
     "port-forward": "kubectl port-forward on Kubernetes; jobs on one machine listen on it",
-    "status": "runai list",
 }
 """What to write instead of commands of the original `runai`, kubectl and Slurm."""
 ALIASES: Final = {"bash": ("exec", ("-i", "-t", "--", "bash"))}

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from runai.hub_service.processes.user_account import removed_folder
+from runai.hub_service.processes.accounts.home_folder import removed_folder
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
 

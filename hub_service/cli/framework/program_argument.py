@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from runai.hub_service.cli.framework.error_reporting import Command
-from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.accounts.home_folder import expanded
 from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import InvalidRequest
 
