@@ -76,8 +76,13 @@ def stop(hub: subprocess.Popen[bytes]) -> None:
 
 def as_user(root: str, folder: Path, user: str, project: str) -> Client:
     """Log a user in like `runai login`, and return a client."""
+    token = minted_token(root, folder, user)
+    return Client(f"{root}/services/runai/", token, default_project=project)
+
+
+def minted_token(root: str, folder: Path, user: str) -> str:
+    """Log a user in, and return a new token."""
     words = (folder / "secrets" / "passwords.txt").read_text().split()
     with HubLogin(f"{root}/") as visit:
         visit.log_in(user, words[words.index(user) + 1])
-        token = visit.mint_token()
-    return Client(f"{root}/services/runai/", token, default_project=project)
+        return visit.mint_token()

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import psutil
 from machine import measured
-from platforms import as_user, free_port, seconds_until, started, stop
+from platforms import as_user, free_port, minted_token, seconds_until, started, stop
 
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import ProjectPut
@@ -69,11 +70,15 @@ def submission(client: Client, name: str) -> float:
     return time.perf_counter() - began
 
 
-def bare_process() -> float:
-    """Return the seconds that the same program takes to start without the platform."""
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - began
+def seconds_of(command: list[str], environment: Mapping[str, str] | None = None) -> float:
+    """Return the median seconds of a program's run."""
+
+    def run() -> float:
+        began = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        return time.perf_counter() - began
+
+    return statistics.median(run() for _ in range(ROUNDS))
 
 
 def main() -> None:
@@ -96,6 +101,10 @@ def main() -> None:
             bob = as_user(root, folder / "data", "bob", "vision")
             patty = as_user(root, folder / "data", "patty", "nlp")
             admin = as_user(root, folder / "data", "admin", "vision")
+            runai = str(Path(sys.executable).with_name("runai"))
+            token = minted_token(root, folder / "data", "bob")
+            session = {"RUNAI_API_URL": bob.url, "JUPYTERHUB_API_TOKEN": token}
+            status = seconds_of([runai, "status"], session)
             submits = [submission(bob, f"bob-{i}") for i in range(5)]
             admin.put_project("vision", ProjectPut(quota=Decimal(0)))
             admin.put_project("nlp", ProjectPut(quota=Decimal(5)))
@@ -106,12 +115,13 @@ def main() -> None:
                     client.delete(workload.id)
             seconds_until(lambda: not bob.workloads())
             stop(hub)
-    bare = statistics.median(bare_process() for _ in range(ROUNDS))
+    bare = seconds_of([sys.executable, "-c", "pass"])
     figures = {
         "first_start_s": (first, plain),
         "second_start_s": (second, plain),
         "submit_to_running_s": (statistics.median(submits), bare),
         "reclaim_to_running_s": (statistics.median(reclaims), bare),
+        "runai_status_beyond_python_s": (status - bare, bare),
         "idle_percent_of_a_core": (idle, plain_idle),
     }
     result = {
