@@ -17,6 +17,7 @@ from pathlib import Path
 
 from runai.hub_service.client.notebook_program import DRIVE, is_notebook, program_of
 from runai.hub_service.processes.accounts.home_folder import expanded, removed_folder
+from runai.hub_service.processes.accounts.submission_environment import environment_note
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.wire.errors import InvalidRequest
@@ -100,6 +101,7 @@ def submit_request(
     }
     if "image" not in fields:  # an image has programs of its own
         values |= {"code": read_code(folder, named_files(command)), "umask": umask_note()}
+        values |= {} if fields.get("no_environment") else {"environment": environment_note()}
     return checked(SubmitRequest, values, _KEYWORDS)
 
 

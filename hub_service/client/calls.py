@@ -360,7 +360,7 @@ def submit(request: SubmitRequest, *, dry_run: bool = False) -> Call[schemas.Sub
     )
 
 
-NOTES = {"code", "umask"}
+NOTES = {"code", "umask", "environment", "no_environment"}
 """Fields of a submission without which an older service does as well."""
 
 

@@ -159,6 +159,8 @@ class Code:
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each, or why there is none."""
     commit: str = ""
+    python: str = ""
+    """Path of the Python that ran it; "": not known, or none."""
 
     def text(self) -> str:
         """Return files and commit in words.
@@ -180,7 +182,8 @@ class WorkloadSpec:
 
     `command` is None for a session that a spawner starts; the cluster then only keeps its
     allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts; both zero is a
-    workload without a GPU. `env` is the user's own addition to the environment.
+    workload without a GPU. `env` is the user's own addition to the environment, with the variables
+    `inherited` from the submission's.
     """
 
     project: str
@@ -190,6 +193,7 @@ class WorkloadSpec:
     command: tuple[str, ...] | None
     workdir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    inherited: tuple[str, ...] = ()
     gpus: MilliGpu = MilliGpu(0)
     gpu_memory_mib: int = 0
     cpu_milli: int = 0

@@ -1,4 +1,4 @@
-"""Digests of the files that a command names, and the commit of its folder's git repository.
+"""Digests of the files that a command names, the commit of its folder, and its Python.
 
 Standard library only: the supervisor's program loads it without its package (`code_note.py`).
 """
@@ -24,6 +24,7 @@ MISSING, TOO_LARGE, IRREGULAR, UNREADABLE = "gone", "over 16 MiB", "no file", "n
 
 _SHELLS = {"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"}
 _SHELL_TEXT = re.compile(r"-[a-z]*c")
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _OPTION = re.compile(r"-{0,2}[A-Za-z][\w.-]*=")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,4096}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -74,6 +75,22 @@ def read_code(folder: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the digest of each file, or why it has none, and the commit of their folder."""
     files = {name: _digest(os.path.join(folder, name)) for name in names}  # noqa: PTH118
     return {"files": files, "commit": _commit(folder)}
+
+
+def python_of(program: str, folder: str, path: str) -> str:
+    """Return the Python that runs a program: itself, or the one of its first line; "" for none."""
+    places = [folder] if "/" in program else path.split(os.pathsep)
+    tried = [os.path.join(folder, place, program) for place in places]  # noqa: PTH118
+    found = next((p for p in tried if os.path.isfile(p) and os.access(p, os.X_OK)), "")  # noqa: PTH113
+    if not _PYTHON.fullmatch(os.path.basename(found)):  # noqa: PTH119
+        with contextlib.suppress(OSError, ValueError, IrregularError), _open(found) as file:
+            head = file.read(_MAX_TEXT_BYTES).split(b"\n")[0].decode()
+            words = head[2:].split() if head.startswith("#!") else []
+            if words and words[0].endswith("/env") and _PYTHON.fullmatch(words[-1]):
+                return python_of(words[-1], folder, path)
+            found = next(iter(words), "")
+    is_python = _PYTHON.fullmatch(os.path.basename(found)) and _NAME.fullmatch(found)  # noqa: PTH119
+    return found if is_python else ""
 
 
 def _digest(path: str) -> str:

@@ -15,7 +15,7 @@ import site
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -108,6 +108,16 @@ class UserEnvironment:
             "PATH": os.pathsep.join(dict.fromkeys(path)),
             "VIRTUAL_ENV": str(self.root),
             **nowhere,
+        }
+
+    def instructions(self, chosen: Container[str]) -> dict[str, Any]:
+        """Return how a worker makes the environment; without it, all but `chosen` change."""
+        fallback = self.variables(os.environ, usable=False)
+        return {
+            "files": self.expected(),
+            "program": str(self.python),
+            "make": self.command,
+            "without": {name: value for name, value in fallback.items() if name not in chosen},
         }
 
     def jupyter_path(self, given: str, *, usable: bool) -> str:

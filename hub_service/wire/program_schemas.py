@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Base64Bytes, Field, StringConstraints
 
 from runai.hub_service.wire.amounts import NUMBER
-from runai.hub_service.wire.base_schema import MOST_PID, Argument, Path, Wire
+from runai.hub_service.wire.base_schema import MOST_PID, Argument, EnvName, Path, Wire
 
 MOST_INPUT_BYTES = 4 * 2**20
 """Maximum standard input of a program; most of a request's body once in base 64."""
@@ -43,13 +43,33 @@ class CodeNote(Wire):
     """Commit of the git repository around its working directory; "" without one."""
 
 
+class StartNote(CodeNote):
+    """Code of a start, and the Python that runs it."""
+
+    python: Path = ""
+    """Path of the interpreter; "": the program is none, or not known."""
+
+
+MachineDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""Digest of a machine's id and its boot's."""
+
+
+class EnvironmentNote(Wire):
+    """The variables of a submission's shell or notebook that choose programs and languages."""
+
+    variables: dict[EnvName, Argument] = Field({}, max_length=100)
+    machine: MachineDigest | None = None
+    """None: the system does not tell."""
+    in_session: bool = False
+    """Whether it comes from a session of this hub."""
+
+
 class UmaskNote(Wire):
     """The umask of a client's process, with its account and machine."""
 
     umask: Annotated[str, StringConstraints(pattern=r"^[0-7]{3,4}$")]
     uid: Annotated[int, Field(ge=0, le=2**32 - 1), NUMBER]
-    machine: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """Digest of the machine's id and its boot's."""
+    machine: MachineDigest
 
 
 class CodeView(CodeNote):

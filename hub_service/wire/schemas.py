@@ -372,6 +372,8 @@ class WorkloadDetail(WorkloadView):
     """The code that was submitted; None: unknown."""
     code_started: CodeView | None = None
     """The code of its last start; None: unknown, or on Kubernetes."""
+    python: str = ""
+    """Path of the Python of its last start; "": its program is none, or not known."""
     umask: str = ""
     """Three octal digits; "" unless it runs as its user's Unix account."""
     account: str = ""

@@ -40,7 +40,7 @@ from runai.hub_service.wire.base_schema import (
     Wire,
     WorkloadName,
 )
-from runai.hub_service.wire.program_schemas import CodeNote, UmaskNote
+from runai.hub_service.wire.program_schemas import CodeNote, EnvironmentNote, UmaskNote
 
 MOST_PROGRAM_BYTES: Final = 2**20
 """Maximum size of a command and its environment; Linux accepts twice as much."""
@@ -270,6 +270,14 @@ class SubmitRequest(Wire):
             hint="Give it as NAME=VALUE.",
         ),
     ] = Field({}, max_length=1000)
+    no_environment: Annotated[
+        bool,
+        RequestOption(
+            flags=("--no-environment",),
+            help="Do not pass on the active Python environment, PATH, language and time zone, as"
+            " submissions on the service's machine and in its notebooks do.",
+        ),
+    ] = False
     workdir: Annotated[
         Path,
         RequestOption(
@@ -342,6 +350,8 @@ class SubmitRequest(Wire):
     """The code as its user has it now; None: unknown."""
     umask: UmaskNote | None = None
     """The umask with which its user submits; None: unknown."""
+    environment: EnvironmentNote | None = None
+    """Variables of the submission's own environment; the service decides whether it takes them."""
     owner: UserName | None = None
     server: Line = ""
 
@@ -350,7 +360,8 @@ class SubmitRequest(Wire):
         """Reject requests that exhaust the platform's memory or that exec(2) cannot pass on."""
         if self.workers * (self.array or 1) > MOST_WORKERS:
             raise ValueError(f"ask for at most {MOST_WORKERS} workers at once")
-        words = [*(self.command or ()), *self.env, *self.env.values()]
+        taken = self.environment.variables if self.environment else {}
+        words = [*(self.command or ()), *self.env, *self.env.values(), *taken.values()]
         if sum(len(word.encode()) for word in words) > MOST_PROGRAM_BYTES:
             raise ValueError("command and env may have 1 MiB together: put the rest into a file")
         return self

@@ -383,3 +383,77 @@ def test_submit_with_json_output_prints_an_error_as_json(bob):
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert json.loads(result.stderr)["error"]["code"] == "unknown_project"
+
+
+def fake_environment(folder, name):
+    """Make a Python environment whose `python` names it, and runs the test's Python."""
+    python = folder / name / "bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nFOUND={name} exec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    return folder / name
+
+
+SHOW_ENVIRONMENT = """
+import os
+names = "FOUND", "VIRTUAL_ENV", "CONDA_PREFIX", "TZ", "HF_TOKEN", "PYTHONPATH"
+print(*(os.environ.get(name, "-").rpartition("/")[2] for name in names))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "options", "printed"),
+    [
+        pytest.param("VIRTUAL_ENV", (), "venv venv - Asia/Tokyo - -", id="venv"),
+        pytest.param("CONDA_PREFIX", (), "venv - venv Asia/Tokyo - -", id="conda"),
+        pytest.param("VIRTUAL_ENV", ("-e", "PATH={other}"), "other venv - Asia/Tokyo - -",
+                     id="own-path-wins"),
+        pytest.param("VIRTUAL_ENV", ("-e", "TZ=Europe/Rome"), "venv venv - Europe/Rome - -",
+                     id="own-time-zone-wins"),
+        pytest.param("VIRTUAL_ENV", ("--no-environment",), "- .runai-env - - - -", id="none"),
+    ],
+)  # fmt: skip
+def test_job_runs_in_the_python_environment_of_its_submission(
+    bob, tmp_path, monkeypatch, eventually, variable, options, printed
+):
+    venv, other = (fake_environment(tmp_path, name) for name in ("venv", "other"))
+    monkeypatch.setenv("PATH", f"{venv}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv(variable, str(venv))
+    for name, value in {"TZ": "Asia/Tokyo", "HF_TOKEN": "secret", "PYTHONPATH": "/x"}.items():
+        monkeypatch.setenv(name, value)
+    options = [option.format(other=f"{other}/bin:/usr/bin:/bin") for option in options]
+
+    submitted = bob("submit", "exp1", *options, "--", "python", "-c", SHOW_ENVIRONMENT)
+
+    assert submitted.exit_code == 0, submitted.output
+    eventually(lambda: bob.describe("exp1")["state"] == "succeeded")
+    found = bob("logs", "exp1").stdout.split()
+    assert found == [word.rpartition("/")[2] for word in printed.split()]
+    own = [option.partition("=")[0] for option in options if "=" in option]
+    assert bob.describe("exp1")["env_names"] == own
+
+
+def test_describe_names_the_python_of_a_job(bob, tmp_path, monkeypatch, eventually):
+    venv = tmp_path / "real"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(venv)], check=True)
+    monkeypatch.setenv("PATH", f"{venv}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
+
+    bob("submit", "exp1", "--", "python", "-c", "import sys; print(sys.prefix)")
+    eventually(lambda: bob.describe("exp1")["python"])
+
+    assert bob.describe("exp1")["python"] == f"{venv}/bin/python"
+    assert re.search(rf"^Python: +{venv}/bin/python$", bob("describe", "exp1").stdout, re.MULTILINE)
+    eventually(lambda: bob("logs", "exp1").stdout == f"{venv}\n")
+
+
+def test_describe_names_the_users_own_python_at_its_first_start(bob, monkeypatch, eventually):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+
+    bob("submit", "exp1", "--", "python", "-c", "import sys; print(sys.executable)")
+    eventually(lambda: bob.describe("exp1")["python"])
+
+    python = bob.describe("exp1")["python"]
+    assert python.endswith("/.runai-env/bin/python")
+    eventually(lambda: bob("logs", "exp1").stdout == f"{python}\n")

@@ -18,6 +18,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.model.workload_spec import SubmissionContext, choose_project, workload_spec
+from runai.hub_service.processes.accounts.submission_environment import environment_of_submission
 from runai.hub_service.processes.accounts.umask import USUAL, umask_of_submission
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.scheduler.model.snapshot import Plan, Stop, Wait
@@ -132,6 +133,12 @@ def _build_spec(
         largest_by_type=read_model.largest_by_type,
     )
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
+    note = None if request.no_environment else request.environment
+    taken_variables = environment_of_submission(
+        note, image=request.image, in_pods=bool(platform.images)
+    )
+    inherited = tuple(sorted(taken_variables.keys() - spec.env.keys()))
+    spec = replace(spec, env={**taken_variables, **spec.env}, inherited=inherited)
     if request.name is not None:
         _check_names(spec, taken)
     return spec

@@ -158,12 +158,14 @@ class Viewer:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
         changes, _reads = self._rights(spec)  # a read-only token of the owner changes nothing
+        is_own = changes and spec.user == self.actor.name
         detail = WorkloadDetail(
             **{
                 **_same_named(record, WorkloadDetail),
                 **self._workload_fields(record),
                 "moved": last_move(history) or record.moved,
-                "env_names": sorted(spec.env) if changes and spec.user == self.actor.name else [],
+                "env_names": sorted(spec.env.keys() - set(spec.inherited)) if is_own else [],
+                "python": record.code.python if record.code else "",
                 "options": _options(spec),
                 "code": _code(spec.code),
                 "code_started": _code(record.code),

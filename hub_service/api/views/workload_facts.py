@@ -115,6 +115,7 @@ def _program(view: WorkloadDetail) -> Iterator[Fact]:
             yield Fact(label=field.label, text="yes" if value is True else text)
     yield Fact(label="Command", text=shlex.join(view.command) if view.command else "")
     yield Fact(label="Variables", text=", ".join(view.env_names))
+    yield Fact(label="Python", text=view.python)
     yield Fact(label="Code", text=code_text(view.code, view.code_started))
     yield Fact(label="Directory", text=view.workdir)
     yield Fact(label="Umask", text=view.umask)

@@ -20,6 +20,7 @@ from runai.hub_service.client import Client, texts
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.client.notebook_program import program_of
 from runai.hub_service.client.request_options import request_options, request_values
+from runai.hub_service.processes.accounts.submission_environment import environment_note
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
@@ -71,6 +72,7 @@ def submit(
     if is_known:
         check_program(command, folder, fields["env"].get("PATH"))
         fields |= {"code": read_code(str(folder), named_files(command)), "umask": umask_note()}
+        fields |= {} if fields.get("no_environment") else {"environment": environment_note()}
     fields |= {"command": command, "workdir": str(folder)}
     if name or original_name:
         fields["name"] = name or original_name

@@ -86,11 +86,11 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.processes.accounts import account_limits
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
+from runai.hub_service.processes.accounts.submission_environment import job_environment
 from runai.hub_service.processes.accounts.umask import USUAL
 from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
-from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_in_tmp_dir
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.processes.user_environment import UserEnvironment
@@ -461,7 +461,7 @@ class LocalCluster(StoredCluster):
         python = UserEnvironment(account.home)
         command_files = named_files(spec.command)
         is_first = worker.index == min(w.index for w in row.active if w.attempt == worker.attempt)
-        fallback_variables = python.variables(os.environ, usable=False)
+        environment, chosen = job_environment(account.environment(), variables, spec.inherited)
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
@@ -477,6 +477,7 @@ class LocalCluster(StoredCluster):
             own_directory=str(own),
             checkpoint_dir=row.checkpoint_dir if is_examined(row) else "",
             code=command_files if is_first else None,
+            path=environment["PATH"],
             expected=[name for name in expected_files(row) if name in command_files],
             most_files=self._job_files,
             open_files=self._open_files,
@@ -485,14 +486,9 @@ class LocalCluster(StoredCluster):
             group=self._requests.enforce_request(worker.name, spec)
             if self._requests is not None
             else "",
-            python={
-                "files": python.expected(),
-                "program": str(python.python),
-                "make": python.command,
-                "without": {k: v for k, v in fallback_variables.items() if k not in variables},
-            },
+            python=python.instructions(chosen),
         )
-        return instructions, beneath(account.environment(), variables)
+        return instructions, environment
 
     def variables(self, row: WorkloadRecord, worker: WorkerRecord) -> dict[str, str]:
         """Return a worker's environment, with its workload's own TMPDIR unless it has another."""

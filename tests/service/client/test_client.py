@@ -201,6 +201,8 @@ UNKNOWN_FIELD_REPLY = (400, {"title": "", "status": 400, "detail": "", "code": "
 CLIENT_NOTES = {
     "code": {"commit": "c" * 40},
     "umask": {"umask": "0002", "uid": 1000, "machine": "0" * 64},
+    "environment": {"variables": {"TZ": "UTC"}},
+    "no_environment": True,
 }
 
 

@@ -32,7 +32,7 @@ from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, RO
 from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.model.records import Code, Process
 from runai.hub_service.processes.shell_environment import python_variables
-from runai.hub_service.wire.program_schemas import CodeNote
+from runai.hub_service.wire.program_schemas import StartNote
 
 LOG = logging.getLogger("runai.reconciler")
 
@@ -83,6 +83,8 @@ class Instructions:
     """Directory that is looked into after a stop, for files since the start; "": none."""
     code: Sequence[str] | None = None
     """Files of its command to note the digests of, with the commit; None: nothing is noted."""
+    path: str = ""
+    """PATH of the worker, on which the Python of its command is looked up."""
     expected: Sequence[str] = ()
     """Files of its command that were there before: its output says if one is gone."""
     most_files: int = 0
@@ -213,8 +215,8 @@ class Attempt:
         """Return the code with which it started; None: that is not known, or not yet."""
         with contextlib.suppress(_DamagedNote, ValidationError):
             if (content := self._read("code.json", files=dict, commit=str)) is not None:
-                note = CodeNote.model_validate(content)
-                return Code(note.files, note.commit)
+                note = StartNote.model_validate(content)
+                return Code(note.files, note.commit, note.python)
         return None
 
     def _read_exit(self, name: str) -> ExitStatus | None:

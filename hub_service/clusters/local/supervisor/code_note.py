@@ -1,4 +1,4 @@
-"""Note of a worker's code at its start: digests of the files that its command names, its commit.
+"""Note of a worker's code at its start: digests of its command's files, its commit, its Python.
 
 A process of its own writes it, none of the worker's tree: neither the start nor the end waits for a
 disk. Standard library only, like all of the supervisor's program (`subreaper.py`).
@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
@@ -18,6 +19,8 @@ else:  # in the subreaper's program, which extends sys.path
     import exit_notes
     import program_files
 
+PYTHON_WITHIN_S = 1.0
+"""Seconds in which the worker's first start makes the user's Python environment."""
 READ_WITHIN_S = 2.0
 """Seconds for the reading. Later there is no note, and the platform says nothing."""
 
@@ -46,7 +49,14 @@ def _write_note(directory: str) -> None:
         importlib.import_module("hashlib")  # the worker's account may not read the library
 
     def read() -> bytes:
-        return json.dumps(program_files.read_code(spec["workdir"], names)).encode()
+        note = program_files.read_code(spec["workdir"], names)
+        until = time.monotonic() + PYTHON_WITHIN_S
+        while spec["python"] and time.monotonic() < until:
+            if os.path.exists(spec["python"]["program"]):  # noqa: PTH110
+                break
+            time.sleep(0.02)
+        note["python"] = program_files.python_of(spec["command"][0], spec["workdir"], spec["path"])
+        return json.dumps(note).encode()
 
     if (answer := account_reader.answer_of(read, spec, READ_WITHIN_S)) is not None:
         exit_notes.write_whole("./code.json", json.loads(answer))
