@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import overviews
+from runai.hub_service.cli.commands import submit
 from runai.hub_service.cli.commands.submit import _dry_run_outcome
 from runai.hub_service.processes.user_account import UnixAccount
+from runai.hub_service.wire.program_schemas import EnvironmentNote
 
 PYTHON = sys.executable
 RUNAI = (PYTHON, "-m", "runai.hub_service.cli")
@@ -457,3 +459,14 @@ def test_describe_names_the_users_own_python_at_its_first_start(bob, monkeypatch
     python = bob.describe("exp1")["python"]
     assert python.endswith("/.runai-env/bin/python")
     eventually(lambda: bob("logs", "exp1").stdout == f"{python}\n")
+
+
+def test_submission_from_another_machine_takes_no_environment(bob, monkeypatch, eventually):
+    variables = {"VIRTUAL_ENV": "/elsewhere", "CONDA_PREFIX": "/elsewhere"}
+    note = EnvironmentNote(variables=variables, machine="0" * 64, in_session=True)
+    monkeypatch.setattr(submit, "environment_note", lambda: note)
+
+    bob("submit", "exp1", "--", PYTHON, "-c", SHOW_ENVIRONMENT)
+    eventually(lambda: bob.describe("exp1")["state"] == "succeeded")
+
+    assert "elsewhere" not in bob("logs", "exp1").stdout

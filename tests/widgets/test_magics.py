@@ -58,6 +58,23 @@ def test_submit_magic_passes_its_options_to_the_job(notebook):
     assert "saves its work when it is paused" in str(job.describe())
 
 
+@pytest.mark.parametrize(
+    ("option", "environment"), [("", "venv"), ("--no-environment", ".runai-env")]
+)
+def test_submit_magic_passes_on_the_notebooks_environment(
+    notebook, monkeypatch, option, environment
+):
+    bob = notebook("bob")
+    monkeypatch.setenv("VIRTUAL_ENV", "/venv")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    cell = "import os\nprint(os.environ['VIRTUAL_ENV'], os.environ.get('HF_TOKEN', '-'))"
+
+    job = bob(f"%%runai_submit --name cell {option}\n{cell}").value
+
+    assert job.wait().state == "succeeded"
+    assert next(iter(job.lines())).endswith(f"/{environment} -")
+
+
 def test_submit_magic_with_array_returns_its_jobs_in_one_view(notebook):
     bob = notebook("bob")
 

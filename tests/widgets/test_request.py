@@ -337,6 +337,21 @@ def test_submit_request_records_the_umask_of_the_kernel(folder):
     assert (job_request.umask.umask, job_request.umask.uid) == ("0027", os.geteuid())
 
 
+@pytest.mark.parametrize(
+    ("options", "is_sent"),
+    [({}, True), ({"image": "x:1"}, False), ({"no_environment": True}, False)],
+    ids=["default", "other image", "none"],
+)
+def test_submit_request_has_the_kernels_environment(options, is_sent, monkeypatch):
+    monkeypatch.setenv("VIRTUAL_ENV", "/venv")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+    note = request.keyword_request(["true"], **options).environment
+
+    assert (note is not None and note.variables.get("VIRTUAL_ENV") == "/venv") == is_sent
+    assert "secret" not in str(note)
+
+
 def test_submit_request_converts_text_options_to_its_fields(folder, monkeypatch):
     monkeypatch.setenv("MY_OWN", "handed on")
 
