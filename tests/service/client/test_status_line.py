@@ -3,9 +3,11 @@
 import subprocess
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from overviews import NOON, overview, project, workload
 from runai.hub_service.client.status_line import StatusLine, status_line
 from runai.hub_service.wire.device_schemas import LimitView
 from runai.hub_service.wire.schemas import (
@@ -14,14 +16,13 @@ from runai.hub_service.wire.schemas import (
     ReasonView,
     RunTimeView,
 )
-from tests.overviews import NOON, overview, project, workload
 
 VISION = project("vision", allocated=2.5, waiting=2, may_submit=True)
 OVER = project("vision", allocated=3, over_quota=0.5, may_submit=True)
 NLP = project("nlp", quota=None, allocated=1, may_submit=True)
 FOREIGN = project("audio", allocated=1)
 LIMIT = LimitView(memory_mib=8192, tier="frameworks", badge="soft limit", why="")
-HALF = {
+HALF: dict[str, Any] = {
     "gpus": 0.5, "allocated": 0.5, "utilized": 0.17, "memory_used_mib": 3174, "limit": LIMIT,
     "preemptible": False, "kind": "session",
 }  # fmt: skip
