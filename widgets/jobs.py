@@ -272,6 +272,7 @@ class Options(TypedDict, total=False):
     min_workers: int | None
     guaranteed_workers: int | None
     saves: bool
+    no_environment: bool
     env: Mapping[str, Word] | Iterable[str] | None
     workdir: str | PathLike[str] | None
     interactive: bool

@@ -23,7 +23,7 @@ WITHIN_S: Final = 0.5
 MAX_ANSWER_BYTES: Final = 32 * 2**20
 
 
-def read_status_line(environ: Mapping[str, str] = os.environ) -> StatusLine | None:
+def fetch_status_line(environ: Mapping[str, str] = os.environ) -> StatusLine | None:
     """Return the line of this session, else of the user; None: no login, or no answer in time."""
     lines: list[StatusLine] = []
 
@@ -42,7 +42,7 @@ def read_status_line(environ: Mapping[str, str] = os.environ) -> StatusLine | No
 
 def print_status_line(*, as_json: bool) -> int:
     """Print the line; return the exit code, 1 without a line."""
-    line = read_status_line()
+    line = fetch_status_line()
     if line is None:
         return 1
     text = json_for_terminal(line._asdict(), indent=2) if as_json else line.text

@@ -185,7 +185,7 @@ def test_status_trusts_the_authority_of_the_login_alone(main, patient, home, tmp
 def test_line_is_printed_in_any_encoding(monkeypatch):
     line = StatusLine("½ GPU · 34 %", "", "ok")
     output = TextIOWrapper(BytesIO(), encoding="ascii")
-    monkeypatch.setattr(prompt, "read_status_line", lambda: line)
+    monkeypatch.setattr(prompt, "fetch_status_line", lambda: line)
     monkeypatch.setattr(sys, "stdout", output)
 
     assert prompt.print_status_line(as_json=False) == 0

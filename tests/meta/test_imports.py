@@ -63,6 +63,8 @@ CLIENT_MODULES = {
     "runai.hub_service.processes.shell_environment",
     "runai.hub_service.processes.requirements",
     "runai.hub_service.processes.tmp_dirs",
+    "runai.hub_service.processes.accounts.home_folder",
+    "runai.hub_service.processes.accounts.submission_environment",
     "runai.hub_service.processes.accounts.umask",
     "runai.hub_service.processes.user_account",
     "runai.hub_service.processes.user_environment",

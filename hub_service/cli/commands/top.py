@@ -1,6 +1,6 @@
-"""`runai top`: allocation and utilization, live on a terminal.
+"""`runai top` and `runai status`: allocation and utilization, live on a terminal, or in one line.
 
-In a pipe, with `--once` or as JSON or YAML it prints one table.
+In a pipe, with `--once` or as JSON or YAML `runai top` prints one table.
 """
 
 import sys
@@ -15,6 +15,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables, top_views
 from runai.hub_service.cli.output.top_views import SelectedRows, TopOptions, ViewName
 from runai.hub_service.client import Client, texts
+from runai.hub_service.client.prompt import fetch_status_line
 from runai.hub_service.wire.schemas import Overview
 
 _KINDS: Final[dict[str, ViewName]] = {
@@ -131,3 +132,26 @@ def _show_averages(client: Client, overview: Overview) -> None:
     reclaimed = overview.idle_gpu_hours_reclaimed
     if reclaimed >= MIN_PRINTED_HOURS:
         click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")
+
+
+@click.command(cls=Command)
+@output_option("text", "json")
+@click.pass_context
+def status(ctx: click.Context, output: str) -> None:
+    """Print your GPU, its use and the project's quota in one line, for a shell's prompt.
+
+    \b
+    runai status
+    PS1='$(runai status) \\$ '
+
+    In a notebook session it is the session's line, elsewhere yours. Without an answer within half a
+    second, or without a login, it prints nothing and exits with 1. -o json adds the lines of a
+    tooltip and the level: none, waiting, ok, idle, over, released.
+    """  # noqa: D301 - \b is click's mark of a block
+    line = fetch_status_line()
+    if line is None:
+        ctx.exit(1)
+    elif output in render.DATA:
+        render.show_data(line._asdict(), output)
+    else:
+        click.echo(line.text)

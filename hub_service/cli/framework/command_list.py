@@ -71,7 +71,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "commands.top:top", "Show allocated GPUs, their utilization and waiting jobs."
         ),
         "status": CommandEntry(
-            "commands.status:status",
+            "commands.top:status",
             "Print your GPU, its use and the project's quota in one line, for a shell's prompt.",
         ),
         "usage": CommandEntry(
