@@ -40,7 +40,8 @@ def noted(row: WorkloadRecord, attempt: int, code: Code | None) -> Transition:
         known = {n: d for n, d in code.files.items() if d != MISSING or n in expected}
         code = replace(code, files=known)
     row = replace(row, code_due=0, code=code)
-    if code is None or code == last or not (text := code.text()):
+    is_same = code and last and (code.files, code.commit) == (last.files, last.commit)
+    if code is None or is_same or not (text := code.text()):
         return Transition(row)
     if base is None:
         return Transition(row, (("code", text),))

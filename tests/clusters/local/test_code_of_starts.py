@@ -71,7 +71,7 @@ async def test_script_edited_while_its_job_is_suspended_gives_a_warning_on_resum
     warning = f"train.py is not the one that was submitted (now {new}; before {old})"
     assert ("warning", warning) in await code_events(lab, spec.id)
     record = await lab.cluster.workload(spec.id)
-    assert record.code == Code({"train.py": digest(SECOND_SCRIPT)})
+    assert record.code == Code({"train.py": digest(SECOND_SCRIPT)}, python=sys.executable)
 
 
 async def test_missing_program_file_is_named_in_the_log_before_the_program_runs(lab, tmp_path):
