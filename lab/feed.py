@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.client.connection import ConnectionSource, find_connection
-from runai.hub_service.client.status_line import StatusLine, status_line
+from runai.hub_service.client.status_line import StatusLine
+from runai.hub_service.client.texts import own_line
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 from runai.hub_service.wire.schemas import FINISHED, Overview, WhoAmI, WorkloadView
 
@@ -150,7 +151,7 @@ def _frames() -> Callable[[Overview, WhoAmI, str], str]:
         state = panel_state(overview, user=caller.name, projects=names, chart=None)
         own = next((view for view in overview.workloads if view.id == session), None)
         projects = [project.name for project in my_projects(overview, names)]
-        line = status_line(overview.model_dump(mode="json"), user=caller.name, session=session)
+        line = own_line(overview, user=caller.name, session=session)
         values: dict[str, Any] = {
             "user": caller.name,
             "status": line._asdict(),

@@ -1,18 +1,16 @@
 """A script or notebook of the file browser as a job: its form, and the request made of it."""
 
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from runai.hub_service.client import AsyncClient, texts
-from runai.hub_service.processes.program_files import named_files, read_code
+from runai.hub_service.client.notebook_program import COPY, RUNNER, is_notebook, notebook_command
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.printable import printable
-from runai.hub_service.wire.validation import checked
+from runai.hub_service.wire.schemas import WorkloadDetail
 from runai.hub_service.wire.workload_request import (
     SubmitRequest,
     form_help_texts,
@@ -52,7 +50,7 @@ def path_below(root: Path, path: str, is_there: Callable[[Path], bool]) -> str:
 def form(file: Path, projects: Sequence[str], default: str | None) -> dict[str, Any]:
     """Return the form for a file, as JSON."""
     hints, fields = form_help_texts(), {field.name: field for field in request_fields()}
-    is_notebook = file.suffix == ".ipynb"
+    takes_parameters = is_notebook(file.name)
     return {
         "fields": [
             {
@@ -64,9 +62,9 @@ def form(file: Path, projects: Sequence[str], default: str | None) -> dict[str, 
             }
             for name in FORM
         ],
-        "arguments": "Parameters" if is_notebook else "Arguments",
+        "arguments": "Parameters" if takes_parameters else "Arguments",
         "arguments_help": "NAME=VALUE for its cell tagged `parameters`."
-        if is_notebook
+        if takes_parameters
         else "As in a terminal; no shell reads them.",
         "projects": list(projects),
         "project": default or (projects[0] if len(projects) == 1 else ""),
@@ -110,27 +108,30 @@ def file_request(file: Path, fields: Mapping[str, str], arguments: str) -> Submi
             f"The arguments cannot be read: {str(wrong).lower()}.",
             hint="Check the quotation marks.",
         ) from None
-    # The first of PATH is the user's own environment; the server itself runs on the platform's.
-    python = shutil.which("python") or sys.executable
-    if file.suffix == ".ipynb":
-        command = notebook_command(file, words, python)
+    if is_notebook(file.name):
+        command = notebook_command(file.name, words, folder=file.parent)
     elif file.suffix == ".py":
-        command = [python, "-u", file.name, *words]
+        command = ["python", "-u", file.name, *words]
     else:
         raise InvalidRequest(
             f"{printable(file.name, 200)} is neither a Python script nor a notebook.",
             hint="Submit other programs in a terminal: runai submit -- PROGRAM.",
         )
-    folder = str(file.parent)
-    code = read_code(folder, named_files(command))
-    return checked(SubmitRequest, {**fields, "command": command, "workdir": folder, "code": code})
+    from runai.widgets.request import submit_request  # noqa: PLC0415 - IPython takes a second
+
+    return submit_request(command, fields, env={}, workdir=file.parent)
+
+
+def executed_copy(detail: WorkloadDetail) -> str:
+    """Return the path of the executed copy of a job that is a notebook; else ""."""
+    command = detail.command or []
+    name = detail.reported.parameters.get(COPY) if detail.reported else None
+    if RUNNER not in command or not name:
+        return ""
+    notebook = command[command.index(RUNNER) + 1]
+    return str(Path(detail.workdir, notebook).with_name(Path(name).name))
 
 
 def _text(asked: Mapping[str, Any], name: str) -> str:
     """Return what was typed into a field; "" for nothing."""
     return str(asked.get(name) or "").strip()
-
-
-def notebook_command(file: Path, parameters: Sequence[str], python: str) -> list[str]:
-    """Return the command that runs a notebook."""
-    raise InvalidRequest("Notebooks cannot be submitted yet.")

@@ -19,6 +19,8 @@ from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.printable import printable
 
 RUNNER: Final = "runai.widgets.notebook_run"
+COPY: Final = "notebook copy"
+"""Reported parameter with the name of the executed copy."""
 PARAMETERS: Final = "parameters"
 """Tag of the cell that assigns each parameter its default, as papermill has it."""
 

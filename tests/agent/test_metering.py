@@ -102,9 +102,15 @@ def usage_by_workload(platform: Platform, uuid: str) -> dict[str, set[tuple[floa
     assert device_load == node.devices[0].utilized == listed["devices"][0]["utilized"]
     assert panel.nodes[0].devices[0] == node.devices[0]
     rows = [
-        *((w.id, w.utilized, w.memory_used_mib) for w in platform.client.workloads()),
-        *((w.id, w.utilized, w.memory_used_mib) for w in panel.workloads),
-        *((w["id"], w["utilized"], w["memory_used_mib"]) for w in platform.runai("top", "jobs")),
+        *(
+            (w.id, w.measured.utilized, w.measured.memory_used_mib)
+            for w in platform.client.workloads()
+        ),
+        *((w.id, w.measured.utilized, w.measured.memory_used_mib) for w in panel.workloads),
+        *(
+            (w["id"], *[w["measured"][name] for name in ("utilized", "memory_used_mib")])
+            for w in platform.runai("top", "jobs")
+        ),
     ]
     usage: dict[str, set[tuple[float, int]]] = {}
     for workload, utilized, memory_mib in rows:
@@ -141,7 +147,9 @@ def test_gpu_usage_is_equal_in_api_cli_and_metrics_beside_a_foreign_process(
                 f"sample 0 {foreign_process.pid} {stamp} 5",
             )  # fmt: skip
             # Not yet, if a session was not measured or a poll saw no new sample.
-            assert {w.user: w.utilized for w in platform.client.workloads()} == UTILIZATION_BY_USER
+            assert {
+                w.user: w.measured.utilized for w in platform.client.workloads()
+            } == UTILIZATION_BY_USER
             with platform.suspended_agent():
                 usage = usage_by_workload(platform, GPU_UUID)
                 (foreign,) = platform.client.nodes()[0].devices[0].others

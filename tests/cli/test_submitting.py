@@ -17,7 +17,7 @@ import pytest
 
 import overviews
 from runai.hub_service.cli.commands import submit
-from runai.hub_service.cli.commands.submit import _dry_run_outcome
+from runai.hub_service.client.texts import dry_run_outcome
 from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.program_schemas import EnvironmentNote
 
@@ -296,7 +296,7 @@ def test_dry_run_predicts_the_outcome_and_stores_nothing(bob, options, expected_
     ],
 )
 def test_dry_run_predicts_an_immediate_start_only_if_nothing_is_unchecked(unchecked, outcome):
-    assert _dry_run_outcome(overviews.workload("exp1"), unchecked) == outcome
+    assert dry_run_outcome(overviews.workload("exp1"), unchecked) == outcome
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])

@@ -67,9 +67,9 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, make_screen)
         await wait_until(pilot, lambda: len(table_rows(top)) == 2)
         await wait_until(pilot, lambda: table_rows(top)[1][-1])
         await wait_until(pilot, lambda: table_rows(top)[0][3] == "running")  # "starting" until then
-        use = "5 GPUs · 0 % · over quota, may be paused at any time"
-        own = f"bob: {use} · vision 5 of 2.5 · 1 waiting"
+        own = "over quota, may be paused at any time · vision 5 of 2.5 · 1 waiting"
         await wait_until(pilot, lambda: own in static_text(top, "#own"))
+        assert static_text(top, "#own").startswith("bob: 5 GPUs · ")
         running, waiting = table_rows(top)
         assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
         assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]

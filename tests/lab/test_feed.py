@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ QUICK_S = 0.05
 @asynccontextmanager
 async def windows(feed, count):
     """Open windows; yield the frames that each has got."""
-    frames = [[] for _ in range(count)]
+    frames: list[list[str]] = [[] for _ in range(count)]
     listeners = [frames_of_window.append for frames_of_window in frames]
     for listener in listeners:
         feed.add(listener)
@@ -83,7 +84,7 @@ async def test_windows_say_that_the_service_is_away_and_are_live_again_after_it(
     arguments = tmp_path / "data", [Actor("bob")], [spec]
     with running_service(*arguments, gpus=1, port=port) as service:
         feed = Feed(session_environment(service), every_s=QUICK_S)
-        frames = []
+        frames: list[str] = []
         feed.add(frames.append)
         await eventually_async(lambda: frames)
     await eventually_async(lambda: "lost" in json.loads(frames[-1]))
@@ -110,7 +111,7 @@ async def test_frame_of_thousands_of_jobs_is_bounded(service, bob, eventually_as
     assert MAX_FRAME == 2**20
 
 
-NO_GPU = {"allocated": 0, "kind": "session"}
+NO_GPU: Any = {"allocated": 0, "kind": "session"}
 
 
 @pytest.mark.parametrize(

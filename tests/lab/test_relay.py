@@ -119,7 +119,7 @@ def test_output_of_a_job_ends_with_its_state(server, bob):
     program = "import sys\nprint('one')\nprint('2 %\\r3 %')\nsys.stdout.flush()"
     job = bob.submit(SubmitRequest(name="exp", command=["python3", "-c", program])).workloads[0]
 
-    frames = []
+    frames: list[dict] = []
     with server.socket(f"log?workload={job.id}&uid={job.uid}") as socket:
         while not frames or not frames[-1].get("ended"):
             frames.append(json.loads(socket.recv()))
@@ -146,7 +146,7 @@ def test_script_is_submitted_with_its_arguments_in_its_folder(server, bob, event
     assert (answer["error"], answer["id"]) == ("", "vision/exp")
     detail = bob.workload("vision/exp")
     assert detail.command is not None
-    assert detail.command[1:] == ["-u", "train.py", "--name", "a b"]
+    assert detail.command == ["python", "-u", "train.py", "--name", "a b"]
     assert (detail.workdir, detail.gpus) == (str(folder), 0.5)
     eventually(lambda: any("'a b'" in line.text for line in bob.logs("vision/exp")))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runai.hub_service.client.notebook_program import (
+    COPY,
     PARAMETERS,
     python_literal,
     read_notebook,
@@ -25,7 +26,6 @@ from runai.widgets.notebook_run.executed_copy import NotebookCopy
 INJECTED = "injected-parameters"
 """Tag of the cell with the values that were set, as papermill has it."""
 _SKIPPED = "skip-execution"  # nbclient's tag
-_OUR_COPY = "notebook copy"
 _OUR_STARTS = "notebook starts"
 
 
@@ -81,7 +81,7 @@ class NotebookRun:
             raise InvalidRequest(
                 f"The executed copy of {path.name} cannot be written: {_sentence(path, error)}."
             ) from None
-        texts = {_OUR_COPY: copy.path.name, _OUR_STARTS: str(starts)}
+        texts = {COPY: copy.path.name, _OUR_STARTS: str(starts)}
         run._report(texts, {"finished_cells": 0, "cells": cells})
         return run
 
@@ -192,7 +192,7 @@ def _earlier_start() -> tuple[str, int]:
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         file = Path(os.environ.get("RUNAI_CHECKPOINT_DIR", ""), PROGRESS_FILE)
         texts = json.loads(file.read_bytes())["parameters"]
-        name, starts = Path(texts[_OUR_COPY]).name, int(texts[_OUR_STARTS])
+        name, starts = Path(texts[COPY]).name, int(texts[_OUR_STARTS])
     return name, starts + 1
 
 
