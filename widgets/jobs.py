@@ -298,7 +298,7 @@ def submit(
     workdir: str | PathLike[str] | None = None,
     **options: Any,
 ) -> Job | Jobs:
-    """Submit a script, a command line or a list of words; return at once.
+    """Submit a script, a notebook, a command line or a list of words; return at once.
 
     Text in `args` is split as in a shell. An `array` is returned as Jobs. `wait`: until the end.
 
