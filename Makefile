@@ -67,7 +67,7 @@ bench-openb: $(VENV)/.installed-dev ## fill Alibaba's cluster as FGD's paper did
 
 pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the browser test
 	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_readme.py tests/e2e/test_waiting_page.py --tiers all \
-		tests/e2e/test_pages.py tests/e2e/test_panel_buttons.py tests/e2e/test_elastic_job_buttons.py \
+		tests/e2e/test_pages.py tests/e2e/test_lab_extension.py tests/e2e/test_panel_buttons.py tests/e2e/test_elastic_job_buttons.py \
 		tests/e2e/test_vscode.py
 
 audit: $(VENV)/.installed-dev ## ask for known vulnerabilities of what is installed; says so where nobody can be asked
