@@ -71,19 +71,19 @@ def form(file: Path, projects: Sequence[str], default: str | None) -> dict[str, 
     }
 
 
-async def submit_file(client: AsyncClient, root: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+async def submit_file(client: AsyncClient, root: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Submit a file with the values of its form, or say only what would happen.
 
     Raises:
         RunaiError: the file is not there, a value is not valid, or the service refuses it.
     """
-    file = file_below(root, str(asked.get("path", "")))
-    if asked.get("form"):
+    file = file_below(root, str(content.get("path", "")))
+    if content.get("form"):
         caller = await client.whoami()
         return {"error": "", **form(file, caller.projects, caller.default_project)}
-    fields = {name: text for name in (*FORM, "project") if (text := _text(asked, name))}
-    request = file_request(file, fields, _text(asked, "arguments"))
-    dry_run = asked.get("dry_run") is True
+    fields = {name: text for name in (*FORM, "project") if (text := _text(content, name))}
+    request = file_request(file, fields, _text(content, "arguments"))
+    dry_run = content.get("dry_run") is True
     reply = await client.submit(request, dry_run=dry_run)
     first = reply.workloads[0]
     outcome = texts.dry_run_outcome(first, reply.unchecked) if dry_run else "submitted"
@@ -132,6 +132,6 @@ def executed_copy(detail: WorkloadDetail) -> str:
     return str(Path(detail.workdir, notebook).with_name(Path(name).name))
 
 
-def _text(asked: Mapping[str, Any], name: str) -> str:
+def _text(content: Mapping[str, Any], name: str) -> str:
     """Return what was typed into a field; "" for nothing."""
-    return str(asked.get(name) or "").strip()
+    return str(content.get(name) or "").strip()

@@ -132,7 +132,7 @@ def _text(line: LogLine, *, several: bool) -> str:
 class _RelayHandler(APIHandler):
     """A request of a page: a small JSON object."""
 
-    def asked(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Any]:
         """Return the request's object.
 
         Raises:
@@ -151,27 +151,27 @@ class _ActHandler(_RelayHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Do what a button says; answer its error's sentence, or "" and the facts asked for."""
-        asked = self.asked()
+        """Do what a button says; answer its error, or "" and a description's facts."""
+        content = self.content()
         try:
-            if asked.get("verb") == "paths":
-                self.finish(await self._paths(asked))
+            if content.get("verb") == "paths":
+                self.finish(await self._paths(content))
                 return
-            call = action_call(asked)
+            call = action_call(content)
             if call is None:
-                raise InvalidRequest(f"There is no action {asked.get('verb')!r}.")
+                raise InvalidRequest(f"There is no action {content.get('verb')!r}.")
             async with AsyncClient.discover() as client:
-                self.finish(action_answer(asked, result=await client.transport.send(call)))
+                self.finish(action_answer(content, result=await client.transport.send(call)))
         except RunaiError as error:
-            self.finish(action_answer(asked, error=str(error)))
+            self.finish(action_answer(content, error=str(error)))
 
-    async def _paths(self, asked: Mapping[str, Any]) -> dict[str, str]:
+    async def _paths(self, content: Mapping[str, Any]) -> dict[str, str]:
         """Return a workload's checkpoint folder, and two paths below the server's root.
 
         `folder` is that of the checkpoints, `copy` that of an executed notebook; "" for what lies
         elsewhere or is missing.
         """
-        workload = WorkloadIdentity(str(asked.get("workload")), str(asked.get("uid", "")))
+        workload = WorkloadIdentity(str(content.get("workload")), str(content.get("uid", "")))
         async with AsyncClient.discover() as client:
             detail = await client.workload(workload)
         root = _root(self.settings)
@@ -190,10 +190,10 @@ class _RunHandler(_RelayHandler):
     @web.authenticated
     async def post(self) -> None:
         """Submit a file as a job, or only say what would happen."""
-        asked = self.asked()
+        content = self.content()
         try:
             async with AsyncClient.discover() as client:
-                self.finish(await submit_file(client, _root(self.settings), asked))
+                self.finish(await submit_file(client, _root(self.settings), content))
         except RunaiError as error:
             self.finish({"error": str(error)})
 

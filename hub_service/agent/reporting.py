@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 from runai.hub_service.client import calls
-from runai.hub_service.client.address import address_parts
+from runai.hub_service.client.transport import address_parts
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.problems import error_from_reply

@@ -3,23 +3,46 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from runai.hub_service.client.address import address_parts
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
 from runai.hub_service.client.connection import ConnectionSource, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire import problems
-from runai.hub_service.wire.errors import Unauthenticated, Unavailable
+from runai.hub_service.wire.errors import InvalidRequest, Unauthenticated, Unavailable
+from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.problems import error_from_reply
+from runai.hub_service.wire.validation import MAX_QUOTED_CHARACTERS
 
 T = TypeVar("T")
 
 _JSON = {"Content-Type": "application/json"}
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+def address_parts(
+    url: str,
+    what: str = "a GPU service",
+    example: str = "https://hub.example.org/services/runai/",
+) -> SplitResult:
+    """Parse an address of the service, or of another server.
+
+    Raises:
+        InvalidRequest: it is no HTTP address.
+    """
+    with suppress(ValueError, httpx.InvalidURL):  # brackets, a port, a label that is too long
+        parts = urlsplit(url)
+        httpx.URL(url)
+        host = (parts.hostname or "").encode("idna")
+        if parts.scheme in {"http", "https"} and host and parts.port != 0:
+            return parts
+    escaped = printable(url, MAX_QUOTED_CHARACTERS)
+    raise InvalidRequest(f"'{escaped}' is no address of {what}.", hint=f"It looks like {example}.")
 
 
 class _Endpoint:

@@ -13,7 +13,7 @@ TORCH_MARKS, KERAS_MARKS = [pytest.mark.torch], [pytest.mark.torch, pytest.mark.
 MARKS_OF_FRAMEWORK = {"runai.elastic.torch": TORCH_MARKS, "runai.elastic.keras": KERAS_MARKS}
 MODULES_WITH_EXAMPLES = sorted(
     "runai." + ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
-    for package in ("elastic", "embedded", "hub_service", "spawner", "widgets")
+    for package in ("elastic", "embedded", "hub_service", "lab", "spawner", "widgets")
     for path in (CHECKOUT / package).rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )

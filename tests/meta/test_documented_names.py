@@ -31,7 +31,7 @@ from runai.hub_service.server.settings import Config
 from runai.widgets.magics import SUBMIT, RunaiMagics
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+PACKAGES = ("elastic", "embedded", "hub_service", "lab", "spawner", "widgets")
 FOLDERS = (*PACKAGES, ".ci", "benchmarks", "docs", "examples", "helm", "images", "tests")
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")

@@ -73,6 +73,7 @@ CLIENT_MODULES = {
     "runai.hub_service.wire.printable",
     "runai.hub_service.wire.problems",
     "runai.hub_service.client.worker_client",
+    "runai.hub_service.client.actions",
     "runai.reporter.pushing",  # a notebook's progress, reported as any program reports its own
 }
 

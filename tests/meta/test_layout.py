@@ -11,7 +11,7 @@ import pytest
 Trees = Mapping[Path, ast.Module]
 
 CHECKOUT = Path(__file__).parents[2]
-PACKAGES = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+PACKAGES = ("elastic", "embedded", "hub_service", "lab", "spawner", "widgets")
 SOURCES = sorted(
     path
     for folder in (*PACKAGES, "benchmarks", "examples", "tests")

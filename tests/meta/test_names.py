@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     *("benchmarks", "docs", "elastic", "embedded", "examples", "hub_service"),
-    *("spawner", "tests", "widgets"),
+    *("lab", "spawner", "tests", "widgets"),
 )
 MAX_DIALECT = 0.003
 MAX_RIDDLES = 0.05

@@ -10,7 +10,7 @@ from pathlib import Path
 from parsers import PARSERS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("hub_service", "spawner", "embedded", "widgets")
+FOLDERS = ("hub_service", "lab", "spawner", "embedded", "widgets")
 TABLES = ("parsers.py", "object_parsers.py")
 PARSER_NAME = re.compile(r"(read|parse)(_\w+)?")
 

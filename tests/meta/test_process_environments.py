@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+FOLDERS = ("elastic", "embedded", "hub_service", "lab", "spawner", "widgets")
 START_FUNCTIONS = {"Popen", "run", "call", "check_call", "check_output", "getoutput"}
 ASYNC_START_FUNCTIONS = {"create_subprocess_exec", "create_subprocess_shell", "subprocess_exec"}
 ACCOUNT_ARGUMENTS = {"user", "group", "extra_groups"}

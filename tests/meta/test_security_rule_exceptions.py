@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+FOLDERS = ("elastic", "embedded", "hub_service", "lab", "spawner", "widgets")
 EXCEPTION = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)(?P<reason>.*)")
 SECURITY_RULE = re.compile(r"\bS\d")
 

@@ -30,7 +30,7 @@ ALLOWED_HITS = 2
     "folder",
     [
         *("benchmarks", "docs", "elastic", "embedded", "examples", "hub_service"),
-        *("spawner", "tests", "widgets"),
+        *("lab", "spawner", "tests", "widgets"),
     ],
 )
 def test_sentences_of_docstrings_and_comments_name_their_subject(checkout, folder):

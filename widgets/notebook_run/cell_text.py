@@ -8,7 +8,7 @@ from runai.hub_service.client.log_lines import last_state
 
 MAX_TEXT_BYTES: Final = 200_000
 """Printed text of a cell that the copy keeps: the newest, since the log has all."""
-_KEPT_TEXT_BYTES: Final = 150_000  # less, so that not every further line cuts again
+CUT_TEXT_BYTES: Final = 150_000  # less, so that not every further line cuts again
 _BACKSPACED: Final = re.compile(r"[^\x08\r]\x08")
 
 
@@ -41,7 +41,7 @@ def cut_text(outputs: list[Any], note: str, *, in_place: bool) -> int:
     size = sum(len(each["text"].encode(errors="replace")) for each in texts)
     if size <= MAX_TEXT_BYTES:
         return size
-    room = _KEPT_TEXT_BYTES
+    room = CUT_TEXT_BYTES
     for each, text in _newest_first(texts):
         each["text"] = text[-room:].decode(errors="ignore") if room else ""
         if room < len(text):  # from the next whole line on
@@ -51,7 +51,7 @@ def cut_text(outputs: list[Any], note: str, *, in_place: bool) -> int:
         outputs[:] = [each for each in outputs if each.get("text") != ""]
     first = next(each for each in outputs if each["output_type"] == "stream" and each["text"])
     first["text"] = f"{note}\n{first['text']}"
-    return _KEPT_TEXT_BYTES
+    return CUT_TEXT_BYTES
 
 
 def _newest_first(texts: list[Any]) -> Iterator[tuple[Any, bytes]]:

@@ -31,8 +31,10 @@ class NotebookCopy:
         """
         copies = _copies_of(notebook)
         for number in count(1):
-            others = copies.get(number, {})
-            if "" in others or (others and not (index and _is_of(array, notebook, others))):
+            copies_of_number = copies.get(number, {})
+            if "" in copies_of_number or (
+                copies_of_number and not (index and _is_of(array, notebook, copies_of_number))
+            ):
                 continue
             name = f"{notebook.stem}.run-{number}{index and '-'}{index}{notebook.suffix}"
             with contextlib.suppress(FileExistsError):  # another job was first
@@ -82,10 +84,10 @@ def _copies_of(notebook: Path) -> dict[int, dict[str, str]]:
     return copies
 
 
-def _is_of(array: str, notebook: Path, others: Mapping[str, str]) -> bool:
+def _is_of(array: str, notebook: Path, copies_of_number: Mapping[str, str]) -> bool:
     """Return True if copies belong to an array; one that is not yet written does."""
     try:
-        text = notebook.with_name(next(iter(others.values()))).read_bytes()
+        text = notebook.with_name(next(iter(copies_of_number.values()))).read_bytes()
         return not text or json.loads(text)["metadata"]["runai"]["array"] == array
     except (OSError, ValueError, LookupError, TypeError):
         return False

@@ -27,14 +27,14 @@ def kernel_of(notebook: dict[str, Any]) -> tuple[str, str]:
     Raises:
         InvalidRequest: this Python has none for it.
     """
-    wanted = notebook["metadata"].get("kernelspec", {}).get("name") or _NATIVE_KERNEL
+    requested = notebook["metadata"].get("kernelspec", {}).get("name") or _NATIVE_KERNEL
     known = KernelSpecManager().find_kernel_specs()
-    if wanted in known:
-        return wanted, ""
+    if requested in known:
+        return requested, ""
     if language_of(notebook) == "python" and _NATIVE_KERNEL in known:
-        return _NATIVE_KERNEL, f", since the notebook's own ({wanted}) is not here"
+        return _NATIVE_KERNEL, f", since the notebook's own ({requested}) is not here"
     raise InvalidRequest(
-        f"The job's Python has no kernel {wanted}.",
+        f"The job's Python has no kernel {requested}.",
         hint=f"It has: {', '.join(sorted(known)) or 'none; install ipykernel'}.",
     )
 

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from runai.hub_service.client.address import address_parts
 from runai.hub_service.client.tls_trust import untrusted, verification
+from runai.hub_service.client.transport import address_parts
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 from runai.hub_service.wire.printable import printable
 
