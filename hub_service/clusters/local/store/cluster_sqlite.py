@@ -51,7 +51,7 @@ LATEST = "0200"
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-ROWS = 1
+ROWS = 2
 """Version of the JSON of rows and projects, which needs no revision.
 
 Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
