@@ -110,9 +110,12 @@ class UserEnvironment:
             **nowhere,
         }
 
-    def instructions(self, chosen: Container[str]) -> dict[str, Any]:
-        """Return how a worker makes the environment; without it, all but `chosen` change."""
-        fallback = self.variables(os.environ, usable=False)
+    def instructions(self, chosen: Container[str], given: Mapping[str, str]) -> dict[str, Any]:
+        """Return how a worker makes the environment; without it, all but `chosen` change.
+
+        `given` has the PATH that stays in both cases.
+        """
+        fallback = self.variables(given, usable=False)
         return {
             "files": self.expected(),
             "program": str(self.python),

@@ -60,8 +60,10 @@ class EnvironmentNote(Wire):
     variables: dict[EnvName, Argument] = Field({}, max_length=100)
     machine: MachineDigest | None = None
     """None: the system does not tell."""
+    uid: Annotated[int | None, Field(ge=0, le=2**32 - 1), NUMBER] = None
+    """Account of the client's process."""
     in_session: bool = False
-    """Whether it comes from a session of this hub."""
+    """Whether it comes from a user's default server of this hub, which has the image of jobs."""
 
 
 class UmaskNote(Wire):

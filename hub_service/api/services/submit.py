@@ -60,9 +60,11 @@ async def submit(
         platform.job_limit.check(owner.name, jobs, unfinished)
         taken = await platform.cluster.names()
         spec = _build_spec(platform, viewer, owner, request, taken, key)
+        account = None
         if platform.accounts is not None:
             account = await platform.accounts.account(owner.name)
             spec = _with_umask(viewer, request, spec, account)
+        spec = _with_environment(platform, request, spec, account)
         if dry_run:
             return await _dry_run_reply(platform, viewer, spec)
         try:
@@ -133,12 +135,6 @@ def _build_spec(
         largest_by_type=read_model.largest_by_type,
     )
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
-    note = None if request.no_environment else request.environment
-    taken_variables = environment_of_submission(
-        note, image=request.image, in_pods=bool(platform.images)
-    )
-    inherited = tuple(sorted(taken_variables.keys() - spec.env.keys()))
-    spec = replace(spec, env={**taken_variables, **spec.env}, inherited=inherited)
     if request.name is not None:
         _check_names(spec, taken)
     return spec
@@ -152,6 +148,20 @@ def _with_umask(
     umask = "" if is_server else umask_of_submission(request.umask, account.uid or 0)
     setting = viewer.read_model.projects[spec.project].spec.umask
     return replace(spec, umask=umask or setting or (account.umask if is_server else "") or USUAL)
+
+
+def _with_environment(
+    platform: Platform, request: SubmitRequest, spec: WorkloadSpec, account: UnixAccount | None
+) -> WorkloadSpec:
+    """Return the specification with the variables that a job takes from its submission."""
+    taken_variables = environment_of_submission(
+        None if request.no_environment else request.environment,
+        image=request.image,
+        in_pods=platform.images,
+        uid=None if account is None else account.uid,
+    )
+    inherited = tuple(sorted(taken_variables.keys() - spec.env.keys()))
+    return replace(spec, env={**taken_variables, **spec.env}, inherited=inherited)
 
 
 def _check_workdir(platform: Platform, workdir: str) -> None:

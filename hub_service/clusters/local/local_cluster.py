@@ -93,7 +93,6 @@ from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_in_tmp_dir
 from runai.hub_service.processes.user_account import UnixAccount
-from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOG = logging.getLogger("runai.service")
@@ -458,10 +457,9 @@ class LocalCluster(StoredCluster):
             directories += [str(shared.path), str(shared.path / "status")]
         tmp_dir = self._make_tmp_dir(row, account)
         variables = self.variables(row, worker)
-        python = UserEnvironment(account.home)
         command_files = named_files(spec.command)
         is_first = worker.index == min(w.index for w in row.active if w.attempt == worker.attempt)
-        environment, chosen = job_environment(account.environment(), variables, spec.inherited)
+        environment, python = job_environment(account.environment(), variables, spec.inherited)
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
@@ -486,7 +484,7 @@ class LocalCluster(StoredCluster):
             group=self._requests.enforce_request(worker.name, spec)
             if self._requests is not None
             else "",
-            python=python.instructions(chosen),
+            python=python,
         )
         return instructions, environment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.program_schemas import EnvironmentNote
 
 HERE, OTHER_MACHINE = this_machine(), "0" * 64
+UID = os.geteuid()
 TAKEN = {
     "PATH": "/venv/bin:/usr/bin",
     "VIRTUAL_ENV": "/venv",
@@ -32,11 +34,13 @@ LEFT = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"),
     *("JUPYTERHUB_API_TOKEN", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK"),
     *("HOME", "USER", "SHELL", "TMPDIR", "MANPATH", "XPATH", "PATHS", "LC_", "LC_all", "LANGUAGE"),
+    *("LC_TOKEN", "LC_FOO"),
     *("CONDA_EXE", "CONDA_PREFIX_1", "VIRTUAL_ENV_PROMPT", "CUDA_VISIBLE_DEVICES", "http_proxy"),
 )
 HOME = "/home/ana"
 ACCOUNT = UnixAccount("ana", Path(HOME)).environment()
 OWN = f"{HOME}/.runai-env"
+PLATFORM = Path(sys.executable).parent
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -48,14 +52,19 @@ def test_variable_of_the_environment_is_taken(name):
 
 @pytest.mark.parametrize("name", LEFT)
 def test_any_other_variable_is_neither_sent_nor_taken(name):
-    forged = EnvironmentNote(variables={name: "x"}, machine=HERE)
+    forged = EnvironmentNote(variables={name: "x"}, machine=HERE, uid=UID)
 
     assert environment_note({name: "x"}).variables == {}
     assert environment_of_submission(forged, image=None, in_pods=False) == {}
 
 
-def test_empty_variables_are_left_out():
-    assert environment_note({"VIRTUAL_ENV": "", "LANG": ""}).variables == {}
+@pytest.mark.parametrize(
+    "value",
+    ["", os.fsdecode(b"/caf\xe9/bin:/bin"), "/a\0b", "/x" * 15_001],
+    ids=["empty", "latin-1", "nul", "long"],
+)
+def test_value_that_no_request_can_carry_is_left_out(value):
+    assert environment_note({"PATH": value, "LANG": "C"}).variables == {"LANG": "C"}
 
 
 @pytest.mark.parametrize(
@@ -75,9 +84,27 @@ def test_empty_variables_are_left_out():
 def test_environment_is_taken_on_the_same_machine_or_image(
     machine, in_session, image, in_pods, takes
 ):
-    note = EnvironmentNote(variables=TAKEN, machine=machine, in_session=in_session)
+    note = EnvironmentNote(variables=TAKEN, machine=machine, uid=UID, in_session=in_session)
 
     taken = environment_of_submission(note, image=image, in_pods=in_pods)
+
+    assert taken == (TAKEN if takes else {})
+
+
+@pytest.mark.parametrize(
+    ("client", "account", "takes"),
+    [
+        pytest.param(UID, None, True, id="service"),
+        pytest.param(UID + 1, None, False, id="other-than-the-service"),
+        pytest.param(1000, 1000, True, id="account"),
+        pytest.param(1000, 1001, False, id="other-account"),
+        pytest.param(None, None, False, id="unknown"),
+    ],
+)
+def test_environment_is_taken_of_the_account_that_the_job_runs_as(client, account, takes):
+    note = EnvironmentNote(variables=TAKEN, machine=HERE, uid=client)
+
+    taken = environment_of_submission(note, image=None, in_pods=False, uid=account)
 
     assert taken == (TAKEN if takes else {})
 
@@ -88,9 +115,14 @@ def test_submission_without_a_note_takes_nothing(monkeypatch):
 
 def test_note_of_a_session_says_so():
     session = {"RUNAI_API_URL": "http://hub", "JUPYTERHUB_API_TOKEN": "t"}
+    session["JUPYTERHUB_SERVICE_PREFIX"] = "/user/ana/"
 
-    assert environment_note(session) == EnvironmentNote(machine=HERE, in_session=True)
-    assert not environment_note({"RUNAI_API_URL": "http://hub"}).in_session
+    note = EnvironmentNote(machine=HERE, uid=UID, in_session=True)
+    assert environment_note(session) == note
+    assert environment_note(session | {"JUPYTERHUB_SERVER_NAME": ""}) == note
+    assert not environment_note(session | {"JUPYTERHUB_SERVER_NAME": "big"}).in_session
+    for name in session:
+        assert not environment_note(session | {name: ""}).in_session
 
 
 @pytest.mark.parametrize(
@@ -113,20 +145,31 @@ def test_active_environment_begins_the_path_of_a_job(variables, inherited, first
 
     assert f"{found['PATH']}:".startswith(f"{first}:")
     assert found.get("VIRTUAL_ENV") == environment
-    assert found["PATH"].endswith(variables.get("PATH", "").rpartition(":")[2])
+    end = variables.get("PATH", "").rpartition(":")[2]
+    if environment != OWN:
+        end = f"{end}:{PLATFORM}"
+    assert found["PATH"].endswith(end)
 
 
 @pytest.mark.parametrize(
-    ("variables", "inherited", "kept"),
+    ("variables", "inherited", "path"),
     [
-        ({"PATH": "/b", "VIRTUAL_ENV": OWN}, {"PATH", "VIRTUAL_ENV"}, set()),
-        ({"PATH": "/b", "VIRTUAL_ENV": "/v"}, {"PATH", "VIRTUAL_ENV"}, {"PATH", "VIRTUAL_ENV"}),
-        ({"PATH": "/b", "TZ": "UTC"}, {"TZ"}, {"PATH"}),
+        ({"PATH": "/b", "VIRTUAL_ENV": OWN}, {"PATH", "VIRTUAL_ENV"}, f"{PLATFORM}:/b"),
+        ({"PATH": "/b", "TZ": "UTC"}, {"TZ"}, None),
     ],
-    ids=["own-environment", "venv", "path-of-e"],
+    ids=["own-environment", "path-of-e"],
 )
-def test_job_without_its_users_environment_keeps_what_was_chosen(variables, inherited, kept):
-    assert job_environment(ACCOUNT, variables, inherited)[1] == kept
+def test_job_without_its_users_environment_keeps_what_was_chosen(variables, inherited, path):
+    python = job_environment(ACCOUNT, variables, inherited)[1]
+
+    assert python["without"].get("PATH") == path
+    assert python["without"]["VIRTUAL_ENV"] == OWN
+
+
+def test_job_in_another_environment_makes_none_of_its_user():
+    variables = {"PATH": "/b", "VIRTUAL_ENV": "/v"}
+
+    assert job_environment(ACCOUNT, variables, {"PATH", "VIRTUAL_ENV"})[1] == {}
 
 
 @pytest.fixture
