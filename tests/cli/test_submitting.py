@@ -474,3 +474,27 @@ def test_submission_from_another_machine_takes_no_environment(bob, monkeypatch, 
     eventually(lambda: bob.describe("exp1")["state"] == "succeeded")
 
     assert "elsewhere" not in bob("logs", "exp1").stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "exists", "is_own"),
+    [
+        pytest.param({"CONDA_PREFIX": "/conda"}, True, True, id="conda"),
+        pytest.param({"VIRTUAL_ENV": "/venv"}, True, True, id="venv"),
+        pytest.param({"VIRTUAL_ENV": "/venv"}, False, False, id="venv-without-an-own"),
+        pytest.param({"VIRTUAL_ENV": "{own}"}, True, False, id="own"),
+        pytest.param({}, True, False, id="none"),
+    ],
+)
+def test_notebook_in_another_environment_runs_on_the_users_own_python(
+    monkeypatch, tmp_path, variables, exists, is_own
+):
+    own = tmp_path / ".runai-env"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.setenv(name, variables.get(name, "").format(own=own))
+    if exists:
+        (own / "bin").mkdir(parents=True)
+        (own / "bin/python").touch()
+
+    assert submit._python_of_notebook() == (f"{own}/bin/python" if is_own else "python")

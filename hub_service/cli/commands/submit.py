@@ -4,6 +4,8 @@ The command checks only facts of this computer (the script exists, the variable 
 service checks the rest.
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,9 +22,13 @@ from runai.hub_service.client import Client, texts
 from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.client.notebook_program import program_of
 from runai.hub_service.client.request_options import request_options, request_values
-from runai.hub_service.processes.accounts.submission_environment import environment_note
+from runai.hub_service.processes.accounts.submission_environment import (
+    ENVIRONMENTS,
+    environment_note,
+)
 from runai.hub_service.processes.accounts.umask import umask_note
 from runai.hub_service.processes.program_files import named_files, read_code
+from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 from runai.hub_service.wire.validation import checked
 from runai.hub_service.wire.workload_request import SubmitRequest
@@ -68,7 +74,9 @@ def submit(
     fields = request_values(options)
     folder = absolute_workdir(options["workdir"])
     is_known = "image" not in fields  # an image has programs of its own
-    command = program_of(program, folder=folder if is_known else None)
+    keeps_python = not is_known or fields.get("no_environment") or "PATH" in fields["env"]
+    python = "python" if keeps_python else _python_of_notebook()
+    command = program_of(program, folder=folder if is_known else None, python=python)
     if is_known:
         check_program(command, folder, fields["env"].get("PATH"))
         fields |= {"code": read_code(str(folder), named_files(command)), "umask": umask_note()}
@@ -91,6 +99,13 @@ def submit(
                 quiet=output in render.DATA,
             )
             click.get_current_context().exit(exit_code)
+
+
+def _python_of_notebook() -> str:
+    """Return the Python for a notebook: another active environment may lack what runs it."""
+    own = UserEnvironment(Path(os.environ.get("HOME", "/")))
+    active = {os.environ.get(name) for name in ENVIRONMENTS} - {None, "", str(own.root)}
+    return str(own.python) if active and own.python.is_file() else "python"
 
 
 def _print_result(reply: SubmitReply) -> None:
