@@ -184,7 +184,7 @@ def test_pause_saves_the_copy_and_the_next_start_overwrites_it(
         assert content.cells[-1].outputs == []
         assert (content.metadata.runai.state, content.metadata.runai.starts) == ("paused", starts)
         assert (content.cells[0].source == "*started again (2)*") == (starts == 2)
-        copy.write_text("{}")
+        copy.write_text("")
     assert not path.with_name("study.run-2.ipynb").exists()
 
 
@@ -196,7 +196,9 @@ def test_pause_while_the_kernel_starts_ends_at_once(write, start, eventually):
     process.send_signal(signal.SIGTERM)
 
     assert process.wait() == 128 + signal.SIGTERM
-    assert copy_of(path).cells[0].outputs == []
+    copy = copy_of(path)
+    assert copy.cells[0].outputs == []
+    assert copy.metadata.runai.state == "paused"
 
 
 def limit_files(size: int) -> None:
@@ -270,6 +272,48 @@ def test_copy_takes_the_next_free_number_and_an_array_shares_one(tmp_path, other
     copy = NotebookCopy.claim(notebook, index=index, array="v/sweep")
 
     assert copy.path.name == f"study.{name}.ipynb"
+
+
+@pytest.mark.parametrize(
+    ("content", "is_own"),
+    [
+        pytest.param(None, True, id="missing"),
+        pytest.param("", True, id="not-yet-written"),
+        pytest.param('{"metadata": {"runai": {"workload": "v/exp"}}}', True, id="own"),
+        pytest.param('{"metadata": {"runai": {"workload": "v/other"}}}', False, id="other-job"),
+        pytest.param('{"cells": []}', False, id="other-notebook"),
+    ],
+)
+def test_next_start_takes_no_file_of_another(tmp_path, content, is_own):
+    notebook, earlier = tmp_path / "study.ipynb", tmp_path / "study.run-1.ipynb"
+    notebook.touch()
+    if content is not None:
+        earlier.write_text(content)
+
+    copy = NotebookCopy.again(notebook, earlier.name, workload="v/exp")
+
+    assert copy == (NotebookCopy(earlier, copy.mode) if copy and is_own else None)
+    assert (copy is not None) == is_own
+    assert earlier.read_text() == content or content is None
+
+
+def test_claimed_copy_has_the_names_of_its_job_at_once(tmp_path):
+    notebook = tmp_path / "study.ipynb"
+    notebook.touch()
+
+    copy = NotebookCopy.claim(notebook, index="3", array="v/sweep", workload="v/sweep-3")
+
+    facts = json.loads(copy.path.read_text())["metadata"]["runai"]
+    assert facts == {"array": "v/sweep", "workload": "v/sweep-3"}
+
+
+def test_notebook_without_cells_runs(start, tmp_path):
+    (tmp_path / "study.ipynb").write_text('{"nbformat": 4, "nbformat_minor": 4, "metadata": {}}')
+
+    process = start()
+    log, _ = process.communicate()
+
+    assert (process.returncode, log) == (0, f"{STARTED}\n")
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,20 @@ def _run(arguments: Sequence[str]) -> int:
     _check_surroundings()
     path = Path(arguments[0].removeprefix(DRIVE)).absolute()
     run = NotebookRun.begin(path, settings_of(arguments[1:]))
-    # From here on the copy is there: these imports take seconds on a busy machine.
-    from runai.widgets.notebook_run.kernel_client import JobClient, kernel_of  # noqa: PLC0415
-
     try:
+        # The copy is there already: these imports take seconds on a busy machine.
+        from runai.widgets.notebook_run.kernel_client import JobClient, kernel_of  # noqa: PLC0415
+
         kernel, remark = kernel_of(run.notebook)
-    except InvalidRequest:
-        run.end("failed")
+        again = f"started again ({run.starts}): " if run.starts > 1 else ""
+        run.say(f"{again}{path.name} runs as {run.copy.path.name}, kernel {kernel}{remark}")
+        return asyncio.run(JobClient(run, kernel).execute_run())
+    except SystemExit:  # a pause before the kernel starts
+        run.unnoted_end = "paused"
         raise
-    again = f"started again ({run.starts}): " if run.starts > 1 else ""
-    run.say(f"{again}{path.name} runs as {run.copy.path.name}, kernel {kernel}{remark}")
-    return asyncio.run(JobClient(run, kernel).execute_run())
+    finally:
+        if not run.is_ended:
+            run.end(run.unnoted_end)
 
 
 def _check_surroundings() -> None:

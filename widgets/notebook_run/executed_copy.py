@@ -21,8 +21,10 @@ class NotebookCopy:
     """Permissions of a new file; those of an existing one stay."""
 
     @classmethod
-    def claim(cls, notebook: Path, *, index: str = "", array: str = "") -> "NotebookCopy":
-        """Create the copy with the next free number, empty.
+    def claim(
+        cls, notebook: Path, *, index: str = "", array: str = "", workload: str = ""
+    ) -> "NotebookCopy":
+        """Create the copy with the next free number; it has the names of its job alone.
 
         The jobs of an `array` share the number; `index` is the job's own within it.
 
@@ -39,14 +41,40 @@ class NotebookCopy:
             name = f"{notebook.stem}.run-{number}{index and '-'}{index}{notebook.suffix}"
             with contextlib.suppress(FileExistsError):  # another job was first
                 copy = cls(notebook.with_name(name), _mode_of(notebook))
-                os.close(os.open(copy.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, copy.mode))
-                return copy
+                copy._create(array, workload)
+                others = _copies_of(notebook).get(number, {}) if index else {}
+                others.pop(index, None)
+                if not others or _is_of(array, notebook, others):
+                    return copy
+                copy.path.unlink(missing_ok=True)  # another array took the number just now
         raise AssertionError
 
     @classmethod
-    def again(cls, notebook: Path, name: str) -> "NotebookCopy":
-        """Return the copy of an earlier start of this job."""
-        return cls(notebook.with_name(name), _mode_of(notebook))
+    def again(
+        cls, notebook: Path, name: str, *, array: str = "", workload: str = ""
+    ) -> "NotebookCopy | None":
+        """Return the copy of an earlier start of this job; None: the file is another's now.
+
+        Raises:
+            OSError: it is missing, and the notebook's folder cannot be written.
+        """
+        copy = cls(notebook.with_name(name), _mode_of(notebook))
+        try:
+            copy._create(array, workload)
+        except FileExistsError:
+            return copy if _has_name(copy.path, "workload", workload) else None
+        return copy
+
+    def _create(self, array: str, workload: str) -> None:
+        """Create the file, with the names of its job: the number is theirs from now on."""
+        facts = {"metadata": {"runai": {"array": array, "workload": workload}}}
+        descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self.mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(facts).encode())
+        except OSError:
+            self.path.unlink(missing_ok=True)
+            raise
 
     def write(self, notebook: Mapping[str, Any]) -> None:
         """Replace the file by a notebook; a reader sees either version whole.
@@ -85,9 +113,14 @@ def _copies_of(notebook: Path) -> dict[int, dict[str, str]]:
 
 
 def _is_of(array: str, notebook: Path, copies_of_number: Mapping[str, str]) -> bool:
-    """Return True if copies belong to an array; one that is not yet written does."""
+    """Return True if copies belong to an array."""
+    return _has_name(notebook.with_name(next(iter(copies_of_number.values()))), "array", array)
+
+
+def _has_name(path: Path, key: str, name: str) -> bool:
+    """Return True if a copy has this name of its job; one that is not yet written does."""
     try:
-        text = notebook.with_name(next(iter(copies_of_number.values()))).read_bytes()
-        return not text or json.loads(text)["metadata"]["runai"]["array"] == array
+        text = path.read_bytes()
+        return not text or bool(json.loads(text)["metadata"]["runai"][key] == name)
     except (OSError, ValueError, LookupError, TypeError):
         return False

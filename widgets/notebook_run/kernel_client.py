@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import time
 from typing import Any, Final
 
 import nbformat
@@ -74,7 +75,9 @@ class JobClient(NotebookClient):
                 raise
         except (OSError, RuntimeError) as error:
             if code is None:
-                code = self._finish(f"the kernel {self.kernel_name} did not start: {error}")
+                begun = self.run.position
+                what = "ended" if begun else f"{self.kernel_name} did not start"
+                code = self._finish(f"the kernel {what}: {error}")
         finally:
             saving.cancel()
         return self._finish("") if code is None else code
@@ -131,12 +134,16 @@ class JobClient(NotebookClient):
 
     async def _save_changes(self) -> None:
         """Write the copy while a cell runs."""
+        pause_s = SAVE_EVERY_S
         while True:
-            await asyncio.sleep(SAVE_EVERY_S)
+            await asyncio.sleep(pause_s)
             if self._is_changed:
                 self._is_changed = False
+                begin = time.monotonic()
                 self.set_widgets_metadata()
                 self.run.save()
+                # A large copy, or one on a slow disk, holds up the kernel's messages.
+                pause_s = max(SAVE_EVERY_S, 10 * (time.monotonic() - begin))
 
     # -- signals ---------------------------------------------------------------------------------
 
@@ -153,6 +160,7 @@ class JobClient(NotebookClient):
     def _stop(self, number: int) -> None:
         """Interrupt the cell once, so that it can save; a second signal ends the kernel."""
         is_second, self.stopped_by = bool(self.stopped_by), number
+        self.run.unnoted_end = "paused"
         self.run.save()
         if not self._is_in_cell:
             if self._task is not None:

@@ -44,6 +44,9 @@ class NotebookRun:
     """The current cell, as `cell 3 of 5`."""
     write_fault: str = ""
     """Why the copy is not up to date; "" if it is."""
+    unnoted_end: str = "failed"
+    """The state of a run whose end nothing else notes."""
+    is_ended: bool = False
     _is_within_line: bool = False
 
     @classmethod
@@ -66,15 +69,15 @@ class NotebookRun:
         notebook["metadata"]["runai"] = facts
         cells = sum(is_numbered(cell) for cell in notebook["cells"])
         try:
-            if name:
-                copy = NotebookCopy.again(path, name)
-            else:
-                copy = NotebookCopy.claim(path, index=index, array=array)
+            copy = NotebookCopy.again(path, name, array=array, workload=own) if name else None
+            is_claimed = copy is None
+            if copy is None:
+                copy = NotebookCopy.claim(path, index=index, array=array, workload=own)
             run = cls(path, notebook, copy, starts, cells)
             try:
                 copy.write(notebook)
             except OSError:
-                if not name:  # a next start takes this number again
+                if is_claimed:  # a next start takes this number again
                     copy.path.unlink(missing_ok=True)
                 raise
         except OSError as error:
@@ -93,6 +96,7 @@ class NotebookRun:
 
     def end(self, state: str) -> None:
         """Note how the run ended, and write the copy for the last time."""
+        self.is_ended = True
         self.notebook["metadata"]["runai"]["state"] = state
         self.save()
 
@@ -150,6 +154,7 @@ def _current_format(notebook: dict[str, Any]) -> dict[str, Any]:
 def _clear(notebook: dict[str, Any]) -> None:
     """Remove the outputs of an earlier run, and join lines of sources as a kernel wants them."""
     notebook.setdefault("metadata", {}).pop("widgets", None)
+    notebook.setdefault("cells", [])
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell.get("source", ""))
         cell.setdefault("metadata", {}).pop("execution", None)
