@@ -8,6 +8,7 @@ import os
 import ssl
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from http.client import HTTPConnection, HTTPSConnection
 from threading import Thread
 from typing import Any, Final
@@ -41,14 +42,26 @@ def fetch_status_line(environ: Mapping[str, str] = os.environ) -> StatusLine | N
 
 
 def print_status_line(*, as_json: bool) -> int:
-    """Print the line; return the exit code, 1 without a line."""
-    line = fetch_status_line()
-    if line is None:
-        return 1
+    """Print the line; return the exit code: 1 without a line, 130 after Ctrl-C."""
+    try:
+        line = fetch_status_line()
+        if line is None:
+            return 1
+        if sys.stdout is not None:  # None: it is closed
+            _print(line, as_json=as_json)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _print(line: StatusLine, *, as_json: bool) -> None:
     text = json_for_terminal(line._asdict(), indent=2) if as_json else line.text
     encoding = sys.stdout.encoding or "ascii"  # a prompt with signs it lacks is no error
-    print(text.encode(encoding, "replace").decode(encoding))  # noqa: T201 - the command's output
-    return 0
+    text = text.encode(encoding, "replace").decode(encoding)
+    try:
+        print(text, flush=True)  # noqa: T201 - the command's output
+    except BrokenPipeError:  # nobody reads; the interpreter would say so at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _read(environ: Mapping[str, str]) -> StatusLine:
@@ -75,4 +88,5 @@ def _read(environ: Mapping[str, str]) -> StatusLine:
     token = checked_token(connection.token)
     session = environ.get("RUNAI_WORKLOAD", "")
     user = environ.get("JUPYTERHUB_USER", "") if ConnectionSource(environ).is_session else ""
-    return status_line(get("overview"), user=user or get("whoami")["name"], session=session)
+    with closing(http):
+        return status_line(get("overview"), user=user or get("whoami")["name"], session=session)

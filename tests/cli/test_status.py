@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -191,3 +192,20 @@ def test_line_is_printed_in_any_encoding(monkeypatch):
     assert prompt.print_status_line(as_json=False) == 0
     output.flush()
     assert output.buffer.getvalue() == b"? GPU ? 34 %\n"
+
+
+def test_interrupted_or_unread_line_is_no_traceback(monkeypatch, capfd):
+    def interrupt() -> StatusLine:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prompt, "fetch_status_line", lambda: StatusLine("1 GPU", "", "ok"))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert prompt.print_status_line(as_json=False) == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as unread:  # noqa: PTH123 - a pipe
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert prompt.print_status_line(as_json=False) == 0
+    monkeypatch.setattr(prompt, "fetch_status_line", interrupt)
+    assert prompt.print_status_line(as_json=False) == 130
+    assert capfd.readouterr() == ("", "")
