@@ -158,11 +158,14 @@ class Platform:
 
     async def _current_queues(self) -> Queues:
         """Bring the queues up to date, and return them."""
-        since = self.queues.version
-        changes = await self.cluster.changes(since)
-        if self.queues.version == since:  # else a call at the same time has applied them
-            self.queues.apply(changes)
-        return self.queues.queues
+        while True:
+            since = self.queues.version
+            changes = await self.cluster.changes(since)
+            if self.queues.version == since:
+                self.queues.apply(changes)
+            # Else a call at the same time has applied changes: those of ours, or fewer.
+            if self.queues.version is not None and self.queues.version >= changes.version:
+                return self.queues.queues
 
     async def _progress(
         self, workloads: Collection[WorkloadId] | None

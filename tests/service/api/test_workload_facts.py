@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runai.hub_service.api.views.viewer import _shared_names
 from runai.hub_service.api.views.workload_facts import workload_facts
 from runai.hub_service.client.texts import described
 from runai.hub_service.wire.device_schemas import LimitView
@@ -17,6 +18,7 @@ from runai.hub_service.wire.schemas import (
     ReasonView,
     WorkerView,
     WorkloadDetail,
+    WorkloadView,
 )
 from runai.hub_service.wire.workload_request import SubmitRequest
 
@@ -46,6 +48,36 @@ RUNNING_JOB = {
         )
     ],
 }
+
+
+SPEC_NAMES = """
+array array_index elastic gpu_memory_mib gpu_types gpus id kind max_runtime memory_mib min_workers
+name preemptible priority project saves server user workers
+"""
+RECORD_NAMES = """
+allocated attempts elastic exit_code failures finished id killed left moved pauses reason released
+saves started state states submitted uid unsaved workers
+"""
+
+
+@pytest.mark.parametrize(
+    ("view", "more_of_spec", "more_of_record"),
+    [
+        pytest.param(WorkloadView, "", "", id="list"),
+        pytest.param(
+            WorkloadDetail,
+            "code command source umask workdir",
+            "checkpoint_dir code log_dir",
+            id="detail",
+        ),
+    ],
+)
+def test_views_copy_these_stored_fields_alone(view, more_of_spec, more_of_record):
+    of_spec, of_record = _shared_names(view)
+
+    # Whoever sees a workload sees them: extend the list only for fields that all may see.
+    assert sorted(of_spec) == sorted(SPEC_NAMES.split() + more_of_spec.split())
+    assert sorted(of_record) == sorted(RECORD_NAMES.split() + more_of_record.split())
 
 
 def test_workload_facts_leave_out_fields_without_a_value():

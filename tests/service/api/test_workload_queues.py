@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.workload_queues import RECENT, LastQueues, Queues
 from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.model.changes import WorkloadChanges
 from runai.hub_service.model.records import (
     WorkerRecord,
+    WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
@@ -135,3 +139,28 @@ def test_first_records_of_a_workload_queue_equal_the_start_of_the_sorted_queue(
         assert list(queues.first("nobody", many)) == []
     counts = {key: len(records) for key, records in partial.of_user_and_project.items()}
     assert sum(counts.values()) == sum(map(len, complete.of_user.values()))
+
+
+async def test_queues_have_the_version_that_was_read_though_an_older_one_was_applied() -> None:
+    spec = WorkloadSpec("vision", "exp", "ana", "job", command=("true",))
+    log, rows, queues = ChangeLog(), dict[WorkloadId, WorkloadRecord](), LastQueues()
+    asked: list[int | None] = []
+
+    async def changes(since: int | None) -> WorkloadChanges:
+        before = log.since(since, rows, lambda _: 0)
+        if not asked:  # as another call, which read earlier
+            rows[spec.id] = WorkloadRecord(spec, WorkloadState.QUEUED, submitted=0.0)
+            log.add_change(spec.id)
+            asked.append(since)
+            found = log.since(since, rows, lambda _: 0)
+            queues.apply(before)
+            return found
+        asked.append(since)
+        return before
+
+    platform = SimpleNamespace(queues=queues, cluster=SimpleNamespace(changes=changes))
+
+    found = await Platform._current_queues(cast("Any", platform))
+
+    assert [record.id for record in found.owned("ana")] == [spec.id]
+    assert len(asked) == 2
