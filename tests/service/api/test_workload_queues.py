@@ -149,7 +149,7 @@ async def test_queues_have_the_version_that_was_read_though_an_older_one_was_app
     async def changes(since: int | None) -> WorkloadChanges:
         before = log.since(since, rows, lambda _: 0)
         if not asked:  # as another call, which read earlier
-            rows[spec.id] = WorkloadRecord(spec, WorkloadState.QUEUED, submitted=0.0)
+            rows[spec.id] = WorkloadRecord(spec, WorkloadState.QUEUED, submitted=0.0, workers=())
             log.add_change(spec.id)
             asked.append(since)
             found = log.since(since, rows, lambda _: 0)
