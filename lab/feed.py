@@ -6,17 +6,19 @@ and differ from one another.
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.client.connection import ConnectionSource, find_connection
 from runai.hub_service.client.status_line import StatusLine
 from runai.hub_service.client.texts import own_line
-from runai.hub_service.wire.errors import RunaiError, Unavailable
+from runai.hub_service.wire.errors import Forbidden, RunaiError, Unauthenticated
 from runai.hub_service.wire.schemas import FINISHED, Overview, WhoAmI, WorkloadView
+
+LOG: Final = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
 """Least seconds between two frames."""
@@ -73,14 +75,19 @@ class Feed:
             version = source.version()
             try:
                 await self._read(source)
-            except Unavailable as error:
-                if error.code != "not_logged_in":
-                    self._publish(_lost(error))
+            except RunaiError as error:
+                # A retry repairs neither a missing nor a refused login; a new login may.
+                is_absent = error.code == "not_logged_in"
+                self._publish(NOT_THERE if is_absent else _lost(str(error)))
+                needs_login = isinstance(error, Unauthenticated | Forbidden)
+                if not (is_absent or needs_login or error.code == "damaged_config"):
                     await asyncio.sleep(RETRY_S)
                     continue
-                self._publish(NOT_THERE)
-            except RunaiError as refused:  # a retry does not repair it, but a login may
-                self._publish(_lost(refused))
+            except Exception:
+                LOG.exception("The GPU status cannot be shown")
+                self._publish(_lost("The notebook server cannot show it; its log says why."))
+                await asyncio.sleep(LOGIN_CHECK_S)
+                continue
             while source.version() == version:  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(LOGIN_CHECK_S)
 
@@ -99,16 +106,24 @@ class Feed:
             make = await asyncio.to_thread(_frames)  # imports what draws: a second, once
             session = self._environ.get("RUNAI_WORKLOAD", "")
             latest = _Latest()
-            sender = asyncio.ensure_future(
-                self._send(latest, lambda overview: make(overview, caller, session))
-            )
-            try:
+
+            async def receive() -> None:
                 async for overview in client.events():
                     latest.put(overview)
+
+            def frame(overview: Overview) -> str:
+                return make(overview, caller, session)
+
+            tasks = [asyncio.ensure_future(receive())]
+            tasks.append(asyncio.ensure_future(self._send(latest, frame)))
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # raises what ended it
             finally:
-                sender.cancel()
-                with suppress(asyncio.CancelledError):
-                    await sender
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, latest: "_Latest", make: Callable[[Overview], str]) -> None:
         while True:
@@ -136,9 +151,9 @@ class _Latest:
         return self._overview
 
 
-def _lost(error: RunaiError) -> str:
-    status = StatusLine("disconnected", str(error), "disconnected")
-    return json.dumps({"lost": str(error), "status": status._asdict()})
+def _lost(why: str) -> str:
+    status = StatusLine("disconnected", why, "disconnected")
+    return json.dumps({"lost": why, "status": status._asdict()})
 
 
 def _frames() -> Callable[[Overview, WhoAmI, str], str]:

@@ -38,12 +38,16 @@ def file_below(root: Path, path: str) -> Path:
     raise NotFound(f"There is no file {printable(path, 200)}.", hint="Save it first.")
 
 
-def path_below(root: Path, path: str, is_there: Callable[[Path], bool]) -> str:
-    """Return a path below the server's root; "" if it lies elsewhere, or is not there."""
+def path_below(
+    root: Path, path: str, is_there: Callable[[Path], bool], *, hidden: bool = False
+) -> str:
+    """Return a path below the server's root; "" if it lies elsewhere, is hidden or is missing."""
     with suppress(OSError, ValueError):
         resolved, top = Path(path).resolve(), root.resolve()
         if path and resolved.is_relative_to(top) and is_there(resolved):
-            return str(resolved.relative_to(top))
+            below = resolved.relative_to(top)
+            if hidden or not any(part.startswith(".") for part in below.parts):
+                return str(below)
     return ""
 
 
@@ -71,7 +75,9 @@ def form(file: Path, projects: Sequence[str], default: str | None) -> dict[str, 
     }
 
 
-async def submit_file(client: AsyncClient, root: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+async def submit_file(
+    client: AsyncClient, root: Path, content: Mapping[str, Any]
+) -> dict[str, Any]:
     """Submit a file with the values of its form, or say only what would happen.
 
     Raises:

@@ -52,7 +52,8 @@ function render({ model, el }) {
     }
     for (const row of state.workloads) {
       const opened = clicks.opened.get(identity(row));
-      if (opened && opened.at && row.state !== "deleted" && (opened.version !== row.version || Date.now() - opened.at > FACTS_MS)) describe(row);
+      const isDue = opened?.at && (opened.version !== row.version || Date.now() - opened.at > FACTS_MS);
+      if (isDue && row.state !== "deleted" && isSeen()) describe(row);
     }
     const changed = state.workloads.filter((row) => states.has(row.id) && states.get(row.id) !== row.state);
     if (changed.length) clicks.said = changed.map((row) => `${row.name}: ${row.state}`).join(", ");
@@ -68,6 +69,9 @@ function render({ model, el }) {
     clicks.busy.delete(workload);
     if (error) clicks.errors.set(workload, error);
   }
+
+  /** A view that nobody sees asks nothing: its notebook server would never be idle. */
+  const isSeen = () => !globalThis.document?.hidden && !model.get("state").lost && way.isOpen() && el.offsetParent !== null;
 
   /** Ask for a workload's facts; what is shown stays until they are here. @param {import("./views.js").Row} row */
   async function describe(row) {
@@ -121,7 +125,13 @@ function render({ model, el }) {
     const { workload = "", uid = "" } = answer, key = identity({ id: workload, uid });
     const opened = clicks.opened.get(key);  // none: it was closed meanwhile
     if (answer.facts && opened) { clicks.opened.set(key, { ...opened, facts: answer.facts, at: Date.now() }); draw(); }
-    if (answer.error && opened?.at === 0) clicks.opened.delete(key);
+    if (answer.error && opened?.at === 0) {
+      if (opened.facts.length) {  // they stay as they were; the next look asks again
+        clicks.opened.set(key, { ...opened, at: Date.now() });
+        return;
+      }
+      clicks.opened.delete(key);
+    }
     if (answer.asks) model.send({ shown: true });
     if (answer.workload && answer.error) { finish(answer.workload, answer.error); draw(); }
   }

@@ -46,6 +46,8 @@ class Row(TypedDict):
     average: float | None
     reason: str
     pauses: int
+    array: bool
+    """Whether it is a whole array."""
     exit_code: int | None
     limit: str
     """`soft limit` or `hard limit` on memory; "" if it shares no device."""
@@ -270,6 +272,7 @@ def _row(view: WorkloadView, at: datetime) -> Row:
         average=view.measured.utilized_average,
         reason=counts_text(view.states) or why(view),
         pauses=view.pauses,
+        array=bool(view.states) or (view.array is not None and view.array_index is None),
         exit_code=view.exit_code,
         limit=view.limit.badge if view.limit else "",
         limit_why=limit_text(view.limit) if view.limit else "",

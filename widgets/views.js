@@ -13,7 +13,7 @@ import { h } from "./nodes.js";
  * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain" | "scale" | "output" | "folder", label: string, workers?: number}} Action
  * @typedef {{id: string, uid: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
- *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, progress: string, notice: string,
+ *   pauses: number, array: boolean, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, progress: string, notice: string,
  *   simulated: boolean, recent: (number | null)[], actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, quota_parts: string, allocated: number, sessions: number,

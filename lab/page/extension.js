@@ -48,12 +48,16 @@ function start(app, services, parts, baseUrl) {
   const base = new URL(`${baseUrl}runai/lab/`, location.href).href;
   /** @type {((frame: any) => void) | null} */
   let update = null;
-  listen(`${base}live`, (frame) => {
-    if (frame.absent || (!update && frame.lost && !frame.state)) return;
+  function draw(/** @type {any} */ frame) {
+    if (frame.absent && !update) return;
     update ??= show(app, services, parts, base);
-    update(frame);
-  });
+    update(frame.absent ? lostFrame("Not logged in to a GPU platform any more.") : frame);
+  }
+  listen(`${base}live`, draw, () => update?.(lostFrame("The notebook server does not answer.")));
 }
+
+/** @param {string} why */
+const lostFrame = (why) => ({ lost: why, status: { text: "disconnected", title: why, level: "disconnected" } });
 
 /** Add everything to the front end; return what draws a frame. @param {any} app @param {any} services @param {any} parts @param {string} base */
 function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notification, ToolbarButton }, base) {
@@ -61,7 +65,12 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
   const { palette, statusBar, launcher, browser, notebooks, documents } = services;
   const ask = async (/** @type {string} */ what, /** @type {any} */ asked) =>
     await askRelay(`${base}${what}`, asked) ?? { error: "The notebook server does not answer." };
-  const tell = (/** @type {string} */ text, kind = "info") => Notification?.[kind]?.(text, { autoClose: 5000 });
+  /** A notification has 140 characters; what is longer, or wrong, waits to be read. */
+  const tell = (/** @type {string} */ text, kind = "info") => text.length > 140 || !Notification?.[kind]
+    ? new Dialog({ title: "GPUs", body: text, buttons: [Dialog.okButton()] }).launch()
+    : Notification[kind](text, { autoClose: kind === "error" ? false : 5000 });
+  /** @type {Map<string, any>} Tabs with output, by workload. */
+  const tabs = new Map();
 
   const icon = LabIcon && new LabIcon({ name: "runai:gpu", svgstr: ICON });
   const item = widget(Widget, "runai-lab-status-item");
@@ -75,6 +84,8 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
     async output({ workload, uid }) {
       const { copy } = await ask("act", { verb: "paths", workload, uid });
       if (copy && documents) return follow(documents, copy);
+      const key = `${workload} ${uid}`, known = tabs.get(key);
+      if (known && !known.isDisposed) return app.shell.activateById(known.id);
       const tab = outputTab(`${base}log`, { workload, uid });
       const content = widget(Widget, `runai-lab-log-${Date.now()}`);
       content.node.append(tab.el);
@@ -82,6 +93,7 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       main.title.label = workload;
       main.title.closable = true;
       main.disposed.connect(tab.close);
+      tabs.set(key, main);
       app.shell.add(main, "main");
       app.shell.activateById(main.id);
     },
@@ -92,9 +104,9 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
         await browser.model.cd(`/${folder}`);
         app.shell.activateById(browser.id);
       } else if (checkpoints) {
-        await navigator.clipboard?.writeText(checkpoints).catch(() => {});
-        tell(`${checkpoints} (copied; it lies outside of this file browser)`);
-      }
+        const isCopied = await navigator.clipboard?.writeText(checkpoints).then(() => true, () => false);
+        tell(`${checkpoints} (${isCopied ? "copied; it lies" : "it lies"} outside of this file browser)`);
+      } else tell("It has no checkpoint folder.");
     },
   });
   side.node.append(panel.el);
@@ -109,7 +121,7 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       app.shell.activateById(PANEL);
     },
   });
-  const current = () => notebooks?.currentWidget?.context.path ?? documentPath(app);
+  const current = () => documentPath(app) ?? notebooks?.currentWidget?.context.path;
   const chosen = () => [...(browser?.selectedItems() ?? [])][0]?.path;
   app.commands.addCommand(RUN, {
     label: "Run as a GPU Job…", icon,
@@ -122,7 +134,15 @@ function show(app, services, { Widget, LabIcon, Dialog, MainAreaWidget, Notifica
       const form = await ask("run", { path: local, form: true });
       if (form.error) return tell(form.error, "error");
       const body = widget(Widget, "runai-lab-run");
-      const dialog = new Dialog({ title: `Run ${local.split("/").pop()} as a GPU job`, body, buttons: [Dialog.cancelButton()] });
+      const dialog = new Dialog({ title: `Run ${local.split("/").pop()} as a GPU job`, body, buttons: [Dialog.cancelButton()], focusNodeSelector: ".runai-lab-form input" });
+      // Enter in a field submits: the dialog itself would take it for its only button, Cancel.
+      dialog.node.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+        const form_ = event.target instanceof HTMLElement && event.target.closest("form");
+        if (event.key !== "Enter" || !form_ || event.target instanceof HTMLButtonElement) return;
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        form_.requestSubmit();
+      }, true);
       body.node.append(runForm(form, (values) => ask("run", { ...values, path: local }), (answer) => {
         dialog.dispose();
         tell(answer.lines.join(" "), "success");

@@ -6,9 +6,10 @@ const HIDDEN_MS = 1000, AGAIN_MS = 2000, AGAIN_MOST_MS = 15000;
 /**
  * Call `show` with each frame while the window is visible. A hidden one has no connection, so that its
  * server can be culled.
- * @param {string} url @param {(frame: any) => void} show @returns {() => void} ends it
+ * @param {string} url @param {(frame: any) => void} show @param {() => void} lost the server is gone
+ * @returns {() => void} ends it
  */
-export function listen(url, show) {
+export function listen(url, show, lost) {
   /** @type {WebSocket | null} */
   let socket = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -24,7 +25,7 @@ export function listen(url, show) {
       if (socket !== opened) return;
       socket = null;
       if (isOver || document.hidden) return;
-      show({ lost: "The notebook server does not answer.", status: { text: "disconnected", title: "The notebook server does not answer.", level: "disconnected" } });
+      lost();
       timer = setTimeout(open, again);
       again = Math.min(2 * again, AGAIN_MOST_MS);
     };

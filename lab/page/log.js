@@ -1,6 +1,7 @@
 // @ts-check
 /** A tab with the output of a workload, which follows it across pauses. */
 
+import { listen } from "./live.js";
 import { h, patch } from "./nodes.js";
 
 const MOST_LINES = 5000;
@@ -15,17 +16,23 @@ export function outputTab(url, { workload, uid }) {
   note.textContent = `Output of ${workload} …`;
   el.append(text, open, note);
   let count = 0;
-  const socket = new WebSocket(`${url.replace(/^http/, "ws")}?${new URLSearchParams({ workload, uid })}`);
-  socket.onmessage = ({ data }) => {
-    const { lines, open: states, ended, error } = JSON.parse(data);
+
+  /** @param {any} frame */
+  function show({ lines, open: states, first, ended, error }) {
     const isAtEnd = el.scrollHeight - el.scrollTop - el.clientHeight < 40;
-    for (const line of lines) text.append(document.createTextNode(`${line}\n`));
+    if (first) {  // the last lines once more, after a pause of the connection
+      text.replaceChildren();
+      count = 0;
+    }
+    text.append(...lines.map((/** @type {string} */ line) => `${line}\n`));
     count += lines.length;
     for (; count > MOST_LINES; count--) text.firstChild?.remove();
-    patch(open, states.map((/** @type {string} */ line, /** @type {number} */ index) => h("span", { key: index }, `${line}\n`)));
+    if (!ended && !error) patch(open, states.map((/** @type {string} */ line, /** @type {number} */ index) => h("span", { key: index }, `${line}\n`)));
     note.textContent = error ?? (ended ? `${workload} ${ended}.` : count || states.length ? "" : `Output of ${workload} …`);
     if (isAtEnd) el.scrollTop = el.scrollHeight;
-  };
-  socket.onclose = () => { if (!note.textContent) note.textContent = "Not followed any more: open it again."; };
-  return { el, close: () => socket.close() };
+    if (ended || error) end();
+  }
+  const lost = () => { note.textContent = "The notebook server does not answer; it is asked again."; };
+  const end = listen(`${url}?${new URLSearchParams({ workload, uid })}`, show, lost);
+  return { el, close: end };
 }

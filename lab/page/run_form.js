@@ -31,6 +31,7 @@ export function runForm(fields, send, submitted) {
   for (const { name, label, help, example, value } of fields.fields) add(name, label, help, text(example, value));
   if (fields.projects.length > 1) {
     const select = document.createElement("select");
+    if (!fields.project) select.append(new Option("choose …", ""));
     for (const project of fields.projects) select.append(new Option(project, project, false, project === fields.project));
     add("project", "Project", "", select);
   }

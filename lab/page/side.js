@@ -43,7 +43,7 @@ export function sidePanel(doing) {
     update(frame) {
       state = frame.state ? { ...frame.state, at: Date.now() / 1000 } : { ...state, lost: frame.lost ?? "" };
       if (frame.state) {
-        for (const row of state.workloads) if (row.kind === "job") row.actions = [...OWN, ...row.actions];
+        for (const row of state.workloads) if (row.kind === "job" && !row.array) row.actions = [...OWN, ...row.actions];
         patch(head, [
           h("h2", { key: "title" }, `GPUs, as ${frame.user}`),
           frame.banner && h("p", { key: "banner", class: "runai-lab-banner", role: "status" }, frame.banner),

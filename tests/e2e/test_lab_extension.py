@@ -50,7 +50,7 @@ def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
     expect(form.get_by_role("status")).to_have_text(
         "vision/exp1 would be submitted and start at once."
     )
-    form.get_by_role("button", name="Run").click()
+    form.get_by_label("Name").first.press("Enter")
 
     panel = page.locator(".runai-lab-side")
     expect(panel.get_by_role("heading", name="GPUs, as bob")).to_be_visible()

@@ -96,6 +96,19 @@ async def test_windows_say_that_the_service_is_away_and_are_live_again_after_it(
     assert (status["text"], status["level"]) == ("disconnected", "disconnected")
 
 
+async def test_windows_say_that_a_frame_cannot_be_made(service, eventually_async, monkeypatch):
+    def fail(*_):
+        raise KeyError("state")
+
+    monkeypatch.setattr("runai.lab.feed._frames", lambda: fail)
+    feed = Feed(session_environment(service), every_s=QUICK_S)
+
+    async with windows(feed, 1) as (frames,):
+        await eventually_async(lambda: frames)
+
+    assert "cannot show it" in json.loads(frames[0])["lost"]
+
+
 async def test_frame_of_thousands_of_jobs_is_bounded(service, bob, eventually_async, monkeypatch):
     monkeypatch.setattr("runai.lab.feed.MAX_FRAME", 3000)
     monkeypatch.setattr("runai.lab.feed.MAX_ROWS", 2)

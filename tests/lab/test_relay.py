@@ -124,8 +124,20 @@ def test_output_of_a_job_ends_with_its_state(server, bob):
         while not frames or not frames[-1].get("ended"):
             frames.append(json.loads(socket.recv()))
 
-    assert [line for frame in frames for line in frame["lines"]] == ["one", "3 %"]
+    last = max(place for place, frame in enumerate(frames) if frame["first"])
+    assert [line for frame in frames[last:] for line in frame["lines"]] == ["one", "3 %"]
     assert frames[-1]["ended"] == "succeeded"
+
+
+def test_output_of_a_silent_job_answers_pings(server, bob):
+    job = bob.submit(SubmitRequest(name="exp", command=["sleep", "600"])).workloads[0]
+
+    with server.socket(f"log?workload={job.id}") as socket:
+        socket.ping("still there?")
+        while (frame := socket.recv_frame()).opcode != websocket.ABNF.OPCODE_PONG:
+            assert json.loads(frame.data)["lines"] == []
+
+    assert frame.data == b"still there?"
 
 
 def test_output_of_a_missing_job_is_a_sentence(server):

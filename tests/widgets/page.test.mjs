@@ -13,7 +13,7 @@ import { install } from "./dom.mjs";
 const WORKLOAD = { id: "vision/a", uid: "u1" };
 const row = (fields = {}) => ({
   id: "vision/a", uid: "u1", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
-  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", progress: "", notice: "",
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, array: false, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", progress: "", notice: "",
   simulated: true, recent: [], version: "1",
   actions: [{ verb: "suspend", label: "Suspend" }, { verb: "delete", label: "Stop" }], ...fields,
 });
