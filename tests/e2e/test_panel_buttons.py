@@ -182,7 +182,7 @@ def test_notebook_views_have_no_accessibility_problems(platform, page_of):
         expect(body).to_have_attribute("data-jp-theme-light", is_light, timeout=TIMEOUT_MS)
         lab.run_all_cells(page)
 
-        expect(page.locator("p.runai-status")).to_contain_text("0.5 allocated", timeout=TIMEOUT_MS)
+        expect(page.locator("p.runai-status")).to_contain_text("½ GPU · ", timeout=TIMEOUT_MS)
         expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=TIMEOUT_MS)
         output = page.locator(".jp-OutputArea-output").last
         expect(output).to_contain_text("GPU busy", timeout=TIMEOUT_MS)
