@@ -2,6 +2,7 @@
 /** The executed copy of a notebook that runs as a job: opened read-only, without a kernel, live. */
 
 const EVERY_MS = 2000, PAUSED_EVERY_MS = 15000;
+const NO_KERNEL = { shouldStart: false, canStart: false };
 /** @type {WeakSet<object>} Documents that are followed. */
 const followed = new WeakSet();
 
@@ -10,20 +11,25 @@ const followed = new WeakSet();
  * @param {any} documents JupyterLab's document manager @param {string} path
  */
 export async function follow(documents, path) {
-  const opened = documents.openOrReveal(path, "Notebook", undefined, undefined, { shouldStart: false, canStart: false });
-  if (!opened || followed.has(opened)) return;
+  const isEdited = documents.findWidget(path, "Notebook")?.context.model.dirty;
+  const opened = documents.openOrReveal(path, "Notebook", undefined, undefined, NO_KERNEL);
+  if (!opened || followed.has(opened) || isEdited) return;  // what its reader typed is not lost
   followed.add(opened);
   const { context } = opened;
+  // JupyterLab 4.2 has no such argument, and starts the kernel once the file is there.
+  context.sessionContext.kernelPreference = { ...context.sessionContext.kernelPreference, ...NO_KERNEL };
   await context.ready;
   let written = context.contentsModel?.last_modified;
   const state = () => opened.content.model?.getMetadata?.("runai")?.state;
-  const lock = () => { for (const cell of opened.content.widgets) cell.readOnly = true; };
+  function lock() {
+    for (const cell of opened.content.widgets) cell.readOnly = true;
+    context.model.dirty = false;  // reading changed it; it must not be saved over the run's
+  }
 
   async function look() {
     if (opened.isDisposed) return;
     try {
-      // What was typed before is not lost; a hidden window asks nothing, so that its server can be culled.
-      if (!document.hidden && !context.model.dirty) {
+      if (!document.hidden) {  // a hidden window asks nothing, so that its server can be culled
         const now = (await documents.services.contents.get(path, { content: false })).last_modified;
         if (now !== written) {
           written = now;
@@ -39,6 +45,6 @@ export async function follow(documents, path) {
     if (waits && !opened.isDisposed) setTimeout(look, waits);
     else followed.delete(opened);
   }
-  if (!context.model.dirty) lock();
+  lock();
   later();
 }
