@@ -9,7 +9,12 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from runai.hub_service.wire.errors import RunaiError, Unavailable
+from runai.hub_service.wire.errors import (
+    Forbidden,
+    InvalidRequest,
+    RunaiError,
+    Unauthenticated,
+)
 from runai.hub_service.wire.schemas import Overview
 
 
@@ -86,20 +91,20 @@ class Live:
                         self._notify(overview)
                         if self._detach_if_unused():
                             return
-            except Unavailable as error:
-                self._notify(ConnectionLost(str(error), retrying=True))
-            except RunaiError as refused:
+            except RunaiError as error:
                 # A retry does not repair a revoked token or a wrong setting: log in, or rerun.
+                retrying = not isinstance(error, Unauthenticated | Forbidden | InvalidRequest)
                 refused_version = self._version() if self._version else 0
-                self._notify(ConnectionLost(str(refused), retrying=False))
-                if self._version is None:
+                self._notify(ConnectionLost(str(error), retrying=retrying))
+                if not retrying and self._version is None:
                     self._detach_thread()
                     return
-                while self._version() == refused_version:
+                while not retrying and self._version and self._version() == refused_version:
                     self._wake.wait(LAST_RETRY_S)
                     if self._detach_if_unused():
                         return
-                continue
+                if not retrying:
+                    continue
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 

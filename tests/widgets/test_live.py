@@ -9,7 +9,7 @@ from queue import Queue
 import pytest
 
 from overviews import overview, workload
-from runai.hub_service.wire.errors import RunaiError, Unauthenticated, Unavailable
+from runai.hub_service.wire.errors import NotFound, RunaiError, Unauthenticated, Unavailable
 from runai.hub_service.wire.schemas import Overview
 from runai.widgets.live import ConnectionLost, Live, StreamUpdate
 
@@ -105,13 +105,18 @@ def test_update_thread_ends_without_listeners_and_restarts_with_a_listener(
     eventually(lambda: received == [FIRST, FIRST])
 
 
-def test_update_stream_reports_an_unavailable_service_and_retries(live, source, eventually):
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("It is away.", hint="Wait."), NotFound("A restarting hub answers here.")],
+    ids=["away", "no service at the address"],
+)
+def test_update_stream_reports_a_missing_service_and_retries(live, source, eventually, error):
     received: list[StreamUpdate] = []
     live.listen(received.append)
-    source.news.put(Unavailable("It is away.", hint="Wait."))
+    source.news.put(error)
     source.news.put(FIRST)
 
-    eventually(lambda: received == [ConnectionLost("It is away. Wait.", retrying=True), FIRST])
+    eventually(lambda: received == [ConnectionLost(str(error), retrying=True), FIRST])
 
 
 def test_update_stream_reports_a_revoked_token_once_and_does_not_retry(live, source, eventually):
