@@ -93,20 +93,26 @@ class Live:
                             return
             except RunaiError as error:
                 # A retry does not repair a revoked token or a wrong setting: log in, or rerun.
-                retrying = not isinstance(error, Unauthenticated | Forbidden | InvalidRequest)
-                refused_version = self._version() if self._version else 0
-                self._notify(ConnectionLost(str(error), retrying=retrying))
-                if not retrying and self._version is None:
-                    self._detach_thread()
-                    return
-                while not retrying and self._version and self._version() == refused_version:
-                    self._wake.wait(LAST_RETRY_S)
-                    if self._detach_if_unused():
+                is_refused = isinstance(error, Unauthenticated | Forbidden | InvalidRequest)
+                version = self._version() if self._version else 0
+                self._notify(ConnectionLost(str(error), retrying=not is_refused))
+                if is_refused:
+                    if not self._has_new_login(version):
                         return
-                if not retrying:
                     continue
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    def _has_new_login(self, version: int) -> bool:
+        """Wait for a login after a version; return False if none can come or nobody listens."""
+        if self._version is None:
+            self._detach_thread()
+            return False
+        while self._version() == version:
+            self._wake.wait(LAST_RETRY_S)
+            if self._detach_if_unused():
+                return False
+        return True
 
     def _detach_if_unused(self) -> bool:
         """Detach the thread if no listener remains; return True if so: then it ends."""
