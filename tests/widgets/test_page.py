@@ -15,21 +15,25 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("script", ["page", "call", "logs"])
+@pytest.mark.parametrize("script", ["widgets/page", "widgets/call", "widgets/logs", "lab/pages"])
 def test_page_scripts_pass_their_node_tests(script, tmp_path):
     for folder, pattern in (
         ("widgets", "*.js"),
         ("hub_service/api/pages", "*.js"),
+        ("lab/page", "*.js"),
         ("tests/widgets", "*.mjs"),
+        ("tests/lab", "*.mjs"),
     ):
         (tmp_path / folder).mkdir(parents=True)
         for file in (ROOT / folder).glob(pattern):
             shutil.copy(file, tmp_path / folder)
+    for file in (ROOT / "widgets").glob("*.js"):  # the extension is served beside the widget
+        shutil.copy(file, tmp_path / "lab/page")
     # Without it, older versions of node parse `.js` as a CommonJS module.
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
     process = subprocess.run(
-        ["node", "--test", str(tmp_path / f"tests/widgets/{script}.test.mjs")],
+        ["node", "--test", str(tmp_path / f"tests/{script}.test.mjs")],
         capture_output=True,
         text=True,
         check=False,
