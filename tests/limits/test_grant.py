@@ -51,13 +51,15 @@ NO_DEVICE = {
     ],
 )
 def test_program_start_replaces_device_variables_by_the_answer_of_the_service(
-    answer, expected, monkeypatch
+    answer, expected, monkeypatch, capsys
 ):
     monkeypatch.setattr(grant, "query_service", lambda _environ, _what: answer)
     environ = dict(START_ENVIRONMENT)
     grant.renew(environ)
 
     assert environ == expected
+    has_lost_it = not environ["RUNAI_GPU_DEVICES"]
+    assert capsys.readouterr().err == (grant.NO_GPU if has_lost_it else "")
 
 
 @pytest.mark.parametrize(

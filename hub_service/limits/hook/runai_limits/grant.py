@@ -7,6 +7,8 @@ the variables. A user's own settings stay.
 
 from __future__ import annotations
 
+import sys
+
 from .service_query import query_service
 
 TYPE_CHECKING = False
@@ -21,6 +23,11 @@ SHARE = (
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
 )
 NONE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void", "RUNAI_GPU_DEVICES": ""}
+
+NO_GPU = (
+    "This session has no GPU now. Get GPU back in JupyterLab's side bar, or `runai regain`, asks"
+    " for it again; restart the kernel then.\n"
+)
 
 
 def renew(environ: MutableMapping[str, str]) -> None:
@@ -37,6 +44,8 @@ def renew(environ: MutableMapping[str, str]) -> None:
     now = NONE if answer.get("code") == "no_allocation" else answer.get("environment")
     if not now or now.get("RUNAI_GPU_DEVICES") == granted:
         return
+    if not now.get("RUNAI_GPU_DEVICES"):
+        sys.stderr.write(NO_GPU)
     for name in (*DEVICES, *SHARE):
         if name in now:
             environ[name] = now[name]
