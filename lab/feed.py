@@ -1,4 +1,4 @@
-"""What all windows of one notebook server show: frames, made from one upstream stream.
+"""Frames for all windows of one notebook server, made from one upstream stream.
 
 The stream is open while at least one window is visible. Frames hold nothing secret, are bounded,
 and differ from one another.
@@ -32,7 +32,7 @@ MAX_ROWS: Final = 200
 """Workloads of a frame that would be too large."""
 
 NOT_THERE: Final = json.dumps({"absent": True})
-"""The frame without a platform or a login: nothing is shown."""
+"""Frame without a platform or a login: pages show nothing."""
 
 
 class Feed:
@@ -157,7 +157,7 @@ def _lost(why: str) -> str:
 
 
 def _frames() -> Callable[[Overview, WhoAmI, str], str]:
-    """Import what draws, and return the function that makes a frame."""
+    """Import the panel's state, and return the function that makes a frame."""
     from runai.widgets.state import my_projects, panel_state  # noqa: PLC0415 - only with a platform
 
     def frame(overview: Overview, caller: WhoAmI, session: str) -> str:

@@ -61,13 +61,13 @@ def add_handlers(app: web.Application) -> None:
 
 
 class _Scripts(FileFindHandler):
-    """The scripts; with a cache of its own, whose keys are names alone."""
+    """Handler of the scripts; the keys of its cache are names, so it has one of its own."""
 
     _static_paths: ClassVar[dict[str, str]] = {}  # type: ignore[misc]
 
 
 class _Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """A websocket for the server's user alone; it is no activity that keeps a server alive."""
+    """A websocket for the server's user alone, which keeps no idle server alive."""
 
     _track_activity = False
 
@@ -222,7 +222,7 @@ class _ActHandler(_RelayHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Do what a button says; answer its error, or "" and a description's facts."""
+        """Carry out a button's action; answer its error, or "" and a description's facts."""
         content = await self.content()
         # Details that a page reads again by itself are no activity.
         self._track_activity = content.get("verb") not in {"describe", "paths"}

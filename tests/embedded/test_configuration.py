@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -222,9 +223,12 @@ def test_admins_config_file_overrides_shell_environment(
 
 
 def test_jupyterlab_news_prompt_is_disabled(config: Any):
-    folder = Path(config.Spawner.environment["JUPYTER_CONFIG_PATH"])
+    folder, of_extension = map(
+        Path, config.Spawner.environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    )
     defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
 
+    assert (of_extension / "jupyter_server_config.d" / "runai.json").exists()
     assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
 
 
