@@ -44,6 +44,7 @@ PLACES = {
             "spawner/test_user_environment.py",
             "upgrades",
             "widgets/test_examples.py",
+            "widgets/test_notebook_run.py",
             "widgets/test_train_numpy.py",
         ),
         *(
