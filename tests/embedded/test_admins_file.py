@@ -75,7 +75,7 @@ def test_dropped_platform_settings_are_restored_and_foreign_spawner_is_reported(
     for addition in (
         "runai to c.JupyterHub.services",
         "user to c.JupyterHub.load_roles",
-        "JUPYTER_CONFIG_PATH to c.Spawner.environment",
+        "JUPYTER_CONFIG_PATH, JUPYTER_PATH to c.Spawner.environment",
     ):
         assert addition in finding_texts["settings"]
         assert f"leaves out what the platform needs: added {addition}" in log

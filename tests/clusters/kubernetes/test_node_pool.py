@@ -110,7 +110,6 @@ def test_project_and_job_made_through_a_node_pools_scheduler_belong_to_that_pool
 
     with Scheduler(kubeconfig, pool=POOL_A) as scheduler, Scheduler(kubeconfig, pool=POOL_B):
         cluster = scheduler.cluster
-        pools._projects.append("new-a")
         scheduler.call(cluster.put_project(ProjectSpec("new-a", quota=MilliGpu(1000))))
         scheduler.call(cluster.put_project(ProjectSpec("new-a", quota=MilliGpu(0))))
         with pytest.raises(Conflict, match="There is a project vision-b already, of another pool"):
