@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -25,13 +26,16 @@ PROGRAM = (
 @pytest.fixture
 def page(platform: HubPlatform, page_of: Callable[[str], Page]) -> Page:
     """Return bob's JupyterLab with half a GPU, and a script in his folder."""
+    home = platform.data_dir / "users" / "bob"
+    # A notebook of another module would open again, and its views have lost their kernel.
+    shutil.rmtree(home / ".jupyter/lab/workspaces", ignore_errors=True)
     page = page_of("bob")
     if platform.client("bob").workloads():  # of the test before
         page.goto(f"{platform.url}/user/bob/lab")
     else:
         lab.start_session(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    (platform.data_dir / "users" / "bob" / "train.py").write_text(PROGRAM)
+    (home / "train.py").write_text(PROGRAM)
     return page
 
 
