@@ -158,22 +158,19 @@ def _lost(why: str) -> str:
 
 def _frames() -> Callable[[Overview, WhoAmI, str], str]:
     """Import the panel's state, and return the function that makes a frame."""
-    from runai.widgets.state import my_projects, panel_state  # noqa: PLC0415 - only with a platform
+    from runai.widgets.state import panel_state  # noqa: PLC0415 - only with a platform
 
     def frame(overview: Overview, caller: WhoAmI, session: str) -> str:
         marked = [project.name for project in overview.projects if project.may_submit]
         names = marked or caller.projects
         state = panel_state(overview, user=caller.name, projects=names, chart=None)
         own = next((view for view in overview.workloads if view.id == session), None)
-        projects = [project.name for project in my_projects(overview, names)]
         line = own_line(overview, user=caller.name, session=session)
         values: dict[str, Any] = {
             "user": caller.name,
             "status": line._asdict(),
             "banner": own and banner(own),
             "free": free_text(overview),
-            "session": session,
-            "projects": projects,
             "state": {**state, "at": 0},  # equal frames are not sent again
         }
         text = json.dumps(values)

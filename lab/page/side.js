@@ -8,7 +8,7 @@ import panel from "./panel.js";
  * @typedef {{output: (asked: {workload: string, uid: string}) => void, folder: (asked: {workload: string, uid: string}) => void}} Doing
  */
 
-/** A session's banner is closed until its words change. @param {Doing} doing */
+/** Make the panel; `update` draws a frame. @param {Doing} doing */
 export function sidePanel(doing) {
   const el = document.createElement("div"), head = document.createElement("div"), body = document.createElement("div");
   el.className = "runai-lab-side";
