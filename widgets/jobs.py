@@ -93,8 +93,8 @@ class Job:
     def describe(self) -> text.Text:
         """Return a full description: request, devices, attempts, history."""
         detail = self.detail
-        waits = detail.reason is not None and detail.reason.position is not None
-        return text.describe(detail, self.link.client.explanation(detail) if waits else None)
+        why = self.link.client.explanation(detail) if detail.is_in_queue else None
+        return text.describe(detail, why)
 
     def wait(self) -> Self:
         """Block until the job is finished, through pauses; an interrupt leaves it running."""

@@ -310,6 +310,11 @@ class WorkloadView(Wire):
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 
+    @property
+    def is_in_queue(self) -> bool:
+        """Return True if the workload has a place in a queue: only then a wait has causes."""
+        return self.reason is not None and self.reason.position is not None
+
     def allocated_gpu_types(self) -> list[str]:
         """Return the types of the devices that its workers hold."""
         return list(dict.fromkeys(w.gpu_type for w in self.workers if w.gpu_type))

@@ -48,8 +48,9 @@ def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
             _show_node(client.nodes(), name, output)
         else:
             workload = client.workload(find(client, name, project))
-            waits = workload.reason is not None and workload.reason.position is not None
-            _show_workload(workload, client.explanation(workload) if waits else None, output)
+            _show_workload(
+                workload, client.explanation(workload) if workload.is_in_queue else None, output
+            )
 
 
 def _kind_and_name(words: tuple[str, ...]) -> tuple[str, str]:

@@ -69,8 +69,7 @@ class WorkloadScreen(ModalScreen[None]):
         while True:
             try:
                 detail = await self._client.workload(self._workload)
-                waits = detail.reason is not None and detail.reason.position is not None
-                why = await self._client.explanation(detail) if waits else None
+                why = await self._client.explanation(detail) if detail.is_in_queue else None
             except RunaiError as error:
                 text = Text(str(error))
             else:
