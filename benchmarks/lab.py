@@ -39,15 +39,15 @@ def log_in(page: Page, root: str, folder: Path) -> None:
 
 def load_times(page: Page, root: str) -> tuple[float, float]:
     """Return the median seconds from the navigation to the status, and to a usable JupyterLab."""
-    shown, usable = [], []
+    status_s, usable_s = [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         page.goto(f"{root}/user/bob/lab", wait_until="commit")
         page.wait_for_selector(USABLE, timeout=WAIT_MS)
-        usable.append(time.perf_counter() - began)
+        usable_s.append(time.perf_counter() - began)
         page.wait_for_selector(STATUS, timeout=WAIT_MS)
-        shown.append(time.perf_counter() - began)
-    return statistics.median(shown), statistics.median(usable)
+        status_s.append(time.perf_counter() - began)
+    return statistics.median(status_s), statistics.median(usable_s)
 
 
 def idle_minute(page: Page, root: str) -> tuple[int, int, int]:
@@ -101,13 +101,13 @@ def main() -> None:
         )
         page = browser.new_page(viewport={"width": 1360, "height": 900})
         log_in(page, root, folder)
-        shown, usable = load_times(page, root)
-        frames, ours, others = idle_minute(page, root)
+        status_s, usable_s = load_times(page, root)
+        frames, ours, foreign = idle_minute(page, root)
         away, back = restart(page)
         browser.close()
     figures = {
-        "status_visible_s": (shown, usable),
-        "idle_requests_a_minute": (ours, others),
+        "status_visible_s": (status_s, usable_s),
+        "idle_requests_a_minute": (ours, foreign),
         "idle_frames_a_minute": (frames, None),
         "disconnected_after_s": (away, None),
         "live_again_after_s": (back, None),
