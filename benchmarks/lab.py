@@ -10,12 +10,13 @@ import json
 import statistics
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 from machine import measured
 from platforms import seconds_until, simulated
-from playwright.sync_api import Page, Request, sync_playwright
+from playwright.sync_api import Page, Request, WebSocket, sync_playwright
 
 RESULTS = Path(__file__).parent / "results" / "lab.json"
 ROUNDS = 5
@@ -54,12 +55,12 @@ def idle_minute(page: Page, root: str) -> tuple[int, int, int]:
     """Return our frames, our requests, and all others, of a minute without input."""
     frames: list[str | bytes] = []
     requests: list[str] = []
-    page.on(
-        "websocket",
-        lambda socket: (
-            socket.on("framereceived", frames.append) if "/runai/lab/" in socket.url else None
-        ),
-    )
+
+    def watch(socket: WebSocket) -> None:
+        if "/runai/lab/" in socket.url:
+            socket.on("framereceived", lambda frame: frames.append(frame))  # noqa: PLW0108 - playwright marks it
+
+    page.on("websocket", watch)
     page.goto(f"{root}/user/bob/lab")
     page.wait_for_selector(STATUS, timeout=WAIT_MS)
     page.wait_for_timeout(10_000)
@@ -75,20 +76,29 @@ def idle_minute(page: Page, root: str) -> tuple[int, int, int]:
     return len(frames), ours, len(requests) - ours
 
 
-def restart(page: Page) -> tuple[float, float]:
-    """Kill the service; return the seconds until the status says so, and until it is live again."""
-    (service,) = (
-        p
-        for p in psutil.Process().children(recursive=True)
-        if p.cmdline()[-2:] == ["-m", "runai.hub_service"]
-    )
-    service.kill()
+def service_processes() -> list[psutil.Process]:
+    """Return the processes of the platform's service: JupyterHub starts it again when it ends."""
+    children = psutil.Process().children(recursive=True)
+    return [process for process in children if is_service(process)]
+
+
+def is_service(process: psutil.Process) -> bool:
+    """Return True for the service itself; False for its children, and for what has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.cmdline()[-2:] == ["-m", "runai.hub_service"]
+    return False
+
+
+def outage(page: Page) -> tuple[float, float]:
+    """Keep the service down; return the seconds until the status says so, and until it is live."""
 
     def is_away() -> bool:
+        for process in service_processes():
+            process.kill()
         return "disconnected" in page.inner_text(STATUS)
 
     away = seconds_until(is_away)
-    return away, seconds_until(lambda: not is_away())
+    return away, seconds_until(lambda: "disconnected" not in page.inner_text(STATUS))
 
 
 def main() -> None:
@@ -103,7 +113,7 @@ def main() -> None:
         log_in(page, root, folder)
         status_s, usable_s = load_times(page, root)
         frames, ours, foreign = idle_minute(page, root)
-        away, back = restart(page)
+        away, back = outage(page)
         browser.close()
     figures = {
         "status_visible_s": (status_s, usable_s),
