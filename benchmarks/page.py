@@ -25,7 +25,7 @@ from starlette.requests import Request
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.idle.idle_watch import IdleWatch
@@ -167,7 +167,7 @@ async def measure(visits: int) -> dict[str, Any]:
         began = time.perf_counter()
         rows = write_history(Path(folder) / "ledger.sqlite", round(time.time()) // 3600 * 3600)
         filled = time.perf_counter() - began
-        cluster = SimulatedCluster(devices(), clock=time.time)
+        cluster = simulated_cluster(devices(), clock=time.time)
         ledger = Ledger(Path(folder) / "ledger.sqlite")
         worker = DecisionWorker()
         platform = Platform(

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import HistoryEvent, ProjectSpec, WorkloadRecord, WorkloadSpec
@@ -95,7 +95,7 @@ async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
     """Play the story until all jobs have ended; a moment for each change."""
     now = [0.0]
     devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(GPUS)]
-    cluster = SimulatedCluster({"machine": devices}, clock=lambda: now[0])
+    cluster = simulated_cluster({"machine": devices}, clock=lambda: now[0])
     controller = Controller(cluster, InProcessScheduler())
     for project in projects:
         await cluster.put_project(project)
@@ -107,11 +107,11 @@ async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
         await cluster.submit([s.spec for s in STORY if s.minute * MINUTE == at])
         for record in await cluster.workloads():
             if record.state == "stopping":
-                cluster.complete(record.id, 143)
+                cluster.executor.complete(record.id, 143)
             elif record.state == "running":
                 left[record.id] -= STEP_S
                 if left[record.id] <= 0:
-                    cluster.complete(record.id)
+                    cluster.executor.complete(record.id)
         for _ in range(3):  # freed GPUs are assigned at the same instant
             await controller.cycle()
         moment = await _moment(cluster, at / MINUTE, reported_counts)

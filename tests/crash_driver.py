@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from labs import decision_loop, running
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
+from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -52,7 +53,7 @@ async def submit_jobs(cluster: LocalCluster, place: Path) -> None:
 async def main(place: Path) -> None:
     """Run until every job has finished, or until killed."""
 
-    async with LocalCluster.open(place / "data", DEVICES, "box") as cluster:
+    async with open_local_cluster(place / "data", DEVICES, "box") as cluster:
         print("ready", flush=True)
         async with running(cluster), decision_loop(cluster):
             await submit_jobs(cluster, place)

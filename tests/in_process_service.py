@@ -30,7 +30,8 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
+from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.idle_watch import IdleWatch
@@ -235,7 +236,7 @@ async def _serve(
     devices = open_devices("auto", gpus, node=NODE).devices()
     capacity = NodeCapacity(8000 * len(devices))
     async with (
-        LocalCluster.open(
+        open_local_cluster(
             data_dir, devices, NODE, api_url=service.url, capacity=capacity
         ) as cluster,
         serving(

@@ -18,9 +18,10 @@ from typing import Any
 
 import psutil
 
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
+from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.clusters.local.processes.process_watch import lasting
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
@@ -270,7 +271,7 @@ class SimulatedLab(Lab):
 
     def __init__(self) -> None:
         clock = Clock()
-        self.simulated = SimulatedCluster({NODE: DEVICES}, clock=clock)
+        self.simulated = simulated_cluster({NODE: DEVICES}, clock=clock)
         super().__init__(self.simulated, clock)
         self._on_term: dict[str, int | str | None] = {}
 
@@ -281,7 +282,7 @@ class SimulatedLab(Lab):
         self._on_term[spec.id] = on_term
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
-        self.simulated.complete(spec.id, exit_code, worker=worker)
+        self.simulated.executor.complete(spec.id, exit_code, worker=worker)
 
     async def nudge(self) -> None:
         for record in await self.cluster.workloads():
@@ -289,7 +290,7 @@ class SimulatedLab(Lab):
                 if worker.state == "stopping":
                     code = self._on_term.get(record.id)
                     by_signal = -signal.SIGKILL if code == "ignore" else -signal.SIGTERM
-                    self.simulated.complete(
+                    self.simulated.executor.complete(
                         record.id,
                         code if isinstance(code, int) else by_signal,
                         worker=worker.index,
@@ -302,7 +303,7 @@ class SimulatedLab(Lab):
         return Process(4711, self.clock())
 
     async def end_session(self, spec: WorkloadSpec) -> None:
-        self.simulated.complete(spec.id, 0)
+        self.simulated.executor.complete(spec.id, 0)
 
 
 class LocalLab(Lab):
@@ -404,7 +405,7 @@ async def local_lab(
     place = tmp_path / "orders"
     place.mkdir(exist_ok=True)
     async with (
-        LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock, **options) as cluster,
+        open_local_cluster(tmp_path / "data", DEVICES, NODE, clock=clock, **options) as cluster,
         running(cluster),
     ):
         lab = LocalLab(cluster, clock, place)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from inline_decisions import inline_scheduler
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
@@ -63,7 +63,7 @@ class VirtualPlatform:
         self.every = every
         self.submissions = sorted(submissions, key=lambda each: (each[0], each[1].id))
         self.projects = projects
-        self.cluster = SimulatedCluster(
+        self.cluster = simulated_cluster(
             {n: [device(n, d, type_) for d in range(count)] for n, (count, type_) in nodes.items()},
             clock=lambda: float(self.now),
         )
@@ -113,7 +113,7 @@ class VirtualPlatform:
         ended = [job for job, (_, end) in self.ends.items() if end <= self.now]
         for job in ended:
             del self.ends[job]
-            self.cluster.complete(job)
+            self.cluster.executor.complete(job)
         due = [spec for at, spec, _ in self.submissions if at <= self.now]
         self.submissions = self.submissions[len(due) :]
         for spec in due:
@@ -127,7 +127,7 @@ class VirtualPlatform:
         for decision in plan.decisions:
             if decision.kind in {"stop", "move"}:
                 index = int(decision.worker.rpartition("-")[2])
-                self.cluster.complete(decision.workload, 143, worker=index)
+                self.cluster.executor.complete(decision.workload, 143, worker=index)
         return any(d.kind in {"stop", "move", "reserve"} for d in plan.decisions)
 
     async def update_ends(self) -> None:

@@ -6,21 +6,28 @@ on a real machine; there are no files and no real time.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from typing import NoReturn
+from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn, TypeAlias
 
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.transition import ExitStatus
+from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
+from runai.hub_service.clusters.workloads.worker_environment import worker_environment
+from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import (
     ACTIVE,
+    Allocation,
     HistoryEvent,
     Process,
     ProjectRecord,
+    WorkerRecord,
     WorkloadId,
     WorkloadRecord,
+    WorkloadSpec,
 )
 from runai.hub_service.wire.errors import Conflict
 
@@ -65,30 +72,28 @@ class MemoryStore:
         for workload, line in events:
             self._history.setdefault(workload, []).append(line)
 
+    async def stored(self, workloads: Collection[WorkloadId]) -> None:
+        """Return at once: `save` has stored it."""
+
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""
         return list(self._history.get(workload, ()))
 
 
-class SimulatedCluster(StoredCluster):
-    """Workloads without processes, in the time of an injected clock."""
+class SimulatedExecutor:
+    """Workers without processes: they run at once, and end when `complete` says so."""
 
     def __init__(
-        self,
-        nodes: Mapping[str, Sequence[Device]],
-        *,
-        clock: Callable[[], float],
-        store: MemoryStore | None = None,
-        retention: RetentionPolicy | None = None,
-        capacities: Mapping[str, NodeCapacity] | None = None,
+        self, cluster: "StoredCluster[SimulatedExecutor]", clock: Callable[[], float]
     ) -> None:
-        """Load the rows of `store`, if any."""
-        store = store if store is not None else MemoryStore()
-        super().__init__(store, nodes, capacities=capacities, retention=retention, clock=clock)
+        """Start without workers."""
+        self._cluster = cluster
+        self._clock = clock
+        self._allocations = AgentAllocations()
         self._pids = 100_000
 
     async def run(self) -> NoReturn:
-        """Do nothing until cancelled: only `complete` and `pass_time` change workloads."""
+        """Do nothing until cancelled: only `complete` and the clock change workloads."""
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
@@ -105,18 +110,14 @@ class SimulatedCluster(StoredCluster):
         Raises:
             Conflict: none of them runs.
         """
-        row = self._row(workload)
+        row = self._cluster.index[workload]
         indexes = [w.index for w in row.active if worker is None or w.index == worker]
         if not indexes:
             raise Conflict(f"{workload} has nothing to complete ({row.state}).")
         for index in indexes:
-            known = self._index.get(workload)
+            known = self._cluster.row(workload)
             if known is not None and known.workers[index].state in ACTIVE:
-                self.report_exit(workload, index, ExitStatus(exit_code, killed=killed))
-
-    def pass_time(self) -> float | None:
-        """Make all transitions due by the clock; return when the next one is due."""
-        return self.apply_due_transitions()
+                self._cluster.report_exit(workload, index, ExitStatus(exit_code, killed=killed))
 
     def act(self, row: WorkloadRecord) -> None:
         """Run each starting worker."""
@@ -126,8 +127,63 @@ class SimulatedCluster(StoredCluster):
             if worker.state == "starting":
                 self._pids += 1
                 process = Process(self._pids, self._clock())
-                self.report_running(row.id, worker.index, process)
+                self._cluster.report_running(row.id, worker.index, process)
                 return  # the report calls `act` again for the next worker
+
+    def forgetting(
+        self, row: WorkloadRecord, *, aged: bool = False
+    ) -> AbstractContextManager[None]:
+        """Remove nothing: there are no files."""
+        del row, aged
+        return nullcontext()
+
+    async def check_account(self, user: str) -> None:
+        """Accept any user."""
+
+    def account_uid(self, user: str) -> int | None:
+        """Return None: there are no accounts."""
+        del user
+        return None
+
+    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
+        """Return False: there are no accounts."""
+        del row
+        return False
+
+    def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
+        """Return none."""
+        del spec, now
+        return "", ""
+
+    def free_port(self) -> int:
+        """Return the usual port of `torchrun`."""
+        return 29500
+
+    def variables(
+        self, row: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device]
+    ) -> dict[str, str]:
+        """Return a worker's environment."""
+        return worker_environment(
+            row, worker, devices, api_url="", sharing=TimeSliced(), enforced=False
+        )
+
+    def recognised(self, row: WorkloadRecord, process: Process) -> Process:
+        """Return the process itself."""
+        del row
+        return process
+
+    def adopt(self, row: WorkloadRecord, process: Process) -> None:
+        """Hold it to nothing."""
+
+    def faults(self, reported: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the reported ones."""
+        return reported
+
+    def allocations(
+        self, node: str, devices: Sequence[Device], rows: Iterable[WorkloadRecord]
+    ) -> Sequence[Allocation]:
+        """Return the workers that run or stop on a node."""
+        return self._allocations.on_node(node, devices, rows)
 
     async def progress(
         self, only: Collection[WorkloadId] | None = None
@@ -138,19 +194,41 @@ class SimulatedCluster(StoredCluster):
 
     async def logs(
         self,
-        workload: WorkloadId,
+        record: WorkloadRecord,
         *,
         worker: int | None,
         tail: int | None,
         follow: bool,
         parts: bool = False,
-        uid: str = "",
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail, parts
-        first = record = self._single_row(self._checked_id(workload, uid))
+        first = record
         while follow and not record.state.finished and record.uid == first.uid:
-            record = await self.wait(workload, record)
+            record = await self._cluster.wait(first.id, record)
         nothing: tuple[LogChunk, ...] = ()
         for chunk in nothing:
             yield chunk
+
+
+SimulatedCluster: TypeAlias = StoredCluster[SimulatedExecutor]
+
+
+def simulated_cluster(
+    nodes: Mapping[str, Sequence[Device]],
+    *,
+    clock: Callable[[], float],
+    store: MemoryStore | None = None,
+    retention: RetentionPolicy | None = None,
+    capacities: Mapping[str, NodeCapacity] | None = None,
+    executor: type[SimulatedExecutor] = SimulatedExecutor,
+) -> SimulatedCluster:
+    """Return a cluster of the rows of `store`, if any, in the time of a clock."""
+    return StoredCluster(
+        store if store is not None else MemoryStore(),
+        nodes,
+        lambda cluster: executor(cluster, clock),
+        capacities=capacities,
+        retention=retention,
+        clock=clock,
+    )

@@ -20,7 +20,7 @@ from runai.hub_service.api.auth.authentication import SharedTokenAuthenticator
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.views.latest_agent_reports import AgentReports
 from runai.hub_service.clusters.local.data_dir_checks import check_place
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
@@ -175,7 +175,7 @@ async def serve_here(config: Config) -> None:
     check_place(config.data_dir)  # before MPS daemons are stopped, which a copy shares
     sharing = sharing_of(config, devices)
     accounts = directory_of(config.data_dir, config.pam_service) if config.system_users else None
-    opened = LocalCluster.open(
+    opened = open_local_cluster(
         config.data_dir,
         devices,
         node,
@@ -210,7 +210,7 @@ async def serve_here(config: Config) -> None:
             accounts=accounts,
             agent_reports=AgentReports(sharing),
         )
-        platform.checks = {"database": cluster.unhealthy_reason, **platform.checks}
+        platform.checks = {"database": cluster.executor.unhealthy_reason, **platform.checks}
         own_url = url_of(config, listening)
         if not config.agent_token:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)

@@ -18,7 +18,7 @@ from crashes.small_disk import SmallDisk
 from runai.embedded.backup.backups import DATABASES, back_up
 from runai.embedded.backup.restore import restore
 from runai.embedded.data_directory import DataDirectory
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.ledger.store import LedgerStore
@@ -205,7 +205,7 @@ async def test_service_refuses_a_half_restored_platform(backup, tmp_path):
     before = sorted(root.iterdir())
 
     with pytest.raises(Conflict, match="A restoration was interrupted"):
-        async with LocalCluster.open(root, [], "box"):
+        async with open_local_cluster(root, [], "box"):
             pass
 
     assert sorted(root.iterdir()) == before

@@ -26,14 +26,14 @@ def sizes(month: Month) -> dict[str, int]:
     """Return the size of every collection that is keyed by workloads."""
     cluster, ledger = month.cluster, month.ledger
     return {
-        "rows": len(cluster._index),
-        "scheduler views": len(cluster._index._core_workloads),
-        "submissions by idempotency key": len(cluster._index._by_key),
-        "started jobs": len(cluster._index._started_jobs),
-        "progress files in the cache": len(cluster._progress_files._cache),
-        "process handles": len(cluster._reconciler._handles),
-        "launching starts": len(cluster._reconciler._launched),
-        "running elastic jobs": len(cluster._elastic_relay._running),
+        "rows": len(cluster.index),
+        "scheduler views": len(cluster.index._core_workloads),
+        "submissions by idempotency key": len(cluster.index._by_key),
+        "started jobs": len(cluster.index._started_jobs),
+        "progress files in the cache": len(cluster.executor._progress_files._cache),
+        "process handles": len(cluster.executor._reconciler._handles),
+        "launching starts": len(cluster.executor._reconciler._launched),
+        "running elastic jobs": len(cluster.executor._elastic_relay._running),
         "series of the ledger": len(ledger._by_scope),
         "unwritten windows": sum(len(s.unwritten) for s in ledger._by_workload.values()),
         "unwritten series": len(ledger._integration._changed),

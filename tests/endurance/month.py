@@ -31,7 +31,7 @@ from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.request_limits import Allowance, CallerLimits
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import local_cluster
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.controller import Controller
@@ -136,7 +136,7 @@ class Month:
         ]
         self.devices = devices
         self.store = SqliteStore(place / "cluster.sqlite")
-        self.cluster = LocalCluster(
+        self.cluster = local_cluster(
             place,
             self.store,
             devices,

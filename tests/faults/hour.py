@@ -194,7 +194,7 @@ class Hour:
     def _on_cycle(self, _cycle: object) -> None:
         assert self.service is not None
         cluster = self.service.cluster
-        records = list(cluster._index.values())
+        records = list(cluster.index.values())
         projects = [project.spec for project in cluster._projects.records()]
         if self.disk.state or self.machine.any_frozen():  # owed projects may have to wait
             self.checker.restart_timers()

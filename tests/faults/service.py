@@ -20,7 +20,8 @@ from faults.machine import Machine
 from faults.meter import Meter, stored_sums
 from faults.virtual_time import VirtualLoop, WallClock, abandon
 from inline_decisions import Fault, FaultyPipe
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import local_cluster
+from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.controller.controller import Controller, Cycle
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -130,7 +131,7 @@ class Service:
         self._meter = Meter(self.ledger, initial_sums)
         disk.under(self.store._engine, self.loop)
         disk.under(self.ledger._store._engine, self.loop)
-        self.cluster = LocalCluster(
+        self.cluster = local_cluster(
             place,
             self.store,
             DEVICES,
@@ -207,7 +208,7 @@ class Service:
     def clean_up(self) -> None:
         """Clean up after a crash: close file descriptors and open transactions."""
         self._machine.attach(None)
-        for handle in self.cluster._reconciler._handles.values():
+        for handle in self.cluster.executor._reconciler._handles.values():
             if handle.status_fd >= 0:
                 os.close(handle.status_fd)
         abandon(self.loop)

@@ -33,8 +33,8 @@ from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -119,7 +119,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
 @pytest.fixture
 async def served(platform_on: PlatformOn, tmp_path: Path) -> AsyncIterator[Served]:
     devices = SimulatedDevices(5, node="lab").devices()
-    opened = LocalCluster.open(tmp_path / "data", devices, "lab")
+    opened = open_local_cluster(tmp_path / "data", devices, "lab")
     async with opened as cluster, platform_on(cluster) as running:
         yield running
         # Leave no process of a test behind.
@@ -165,7 +165,7 @@ async def agent(served: Served) -> AsyncClient:
 @pytest.fixture
 async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
     devices = SimulatedDevices(5, node="lab").devices()
-    async with platform_on(SimulatedCluster({"lab": devices}, clock=time.time)) as running:
+    async with platform_on(simulated_cluster({"lab": devices}, clock=time.time)) as running:
         yield running
 
 

@@ -1,6 +1,6 @@
 """Transitions of a workload: results, exits of workers, and the store that keeps them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,7 +55,7 @@ class ExitStatus:
 
 
 class Store(Protocol):
-    """Durable storage of rows and projects; `save` is one transaction, then durable."""
+    """Storage of rows and projects; `save` is one transaction, durable when `stored` returns."""
 
     def rows(self) -> Iterable[WorkloadRecord]:
         """Return all workloads, oldest first."""
@@ -81,6 +81,9 @@ class Store(Protocol):
         Raises:
             Unavailable: nothing can be written.
         """
+
+    async def stored(self, workloads: Collection[WorkloadId]) -> None:
+        """Return when everything saved of these workloads so far is durable."""
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events, oldest first."""

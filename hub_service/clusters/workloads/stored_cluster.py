@@ -1,15 +1,16 @@
-"""Cluster with its state in rows of a store: the whole contract except processes.
+"""Cluster with its state in rows of a store, and its workers run by an executor.
 
-Every change is one synchronous read-decide-write, and is stored before it is visible. So changes
-never interleave, and a cancelled call leaves nothing half done. Subclasses act on rows (`act`,
-`forgetting`): `local` runs processes.
+Every change is one synchronous read-decide-write of the store's memory. So changes never
+interleave, and a cancelled call leaves nothing half done. Users are answered when the change is
+durable (`Store.stored`).
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Generic, TypeVar
 
 from runai.hub_service.clusters.states import (
     code_changes,
@@ -25,19 +26,18 @@ from runai.hub_service.clusters.states.identity import new_uid, refuse_other
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.transition import ExitStatus, Store, Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
-from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
+from runai.hub_service.clusters.workloads.executor import Executor
 from runai.hub_service.clusters.workloads.plan_transitions import PlanTransitions
 from runai.hub_service.clusters.workloads.queue_status import store_waits
 from runai.hub_service.clusters.workloads.stored_projects import StoredProjects
-from runai.hub_service.clusters.workloads.worker_environment import worker_environment
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndex
-from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
 from runai.hub_service.model.changes import WorkloadChanges
-from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
+from runai.hub_service.model.cluster import LogChunk, NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
+from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import (
     ACTIVE,
     Allocation,
@@ -49,94 +49,57 @@ from runai.hub_service.model.records import (
     ProjectSpec,
     StateReason,
     WorkerEnvironment,
-    WorkerRecord,
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot, Workload
 from runai.hub_service.wire.elastic_messages import WorkerStatus
-from runai.hub_service.wire.errors import Conflict, NotFound
+from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
+
+ExecutorT = TypeVar("ExecutorT", bound=Executor)
 
 
-class StoredCluster:
-    """Store of workloads and projects that carries out plans on their rows."""
+class StoredCluster(Generic[ExecutorT]):
+    """Workloads and projects of a store; carries out plans on their rows."""
 
     def __init__(
         self,
         store: Store,
         nodes: Mapping[str, Sequence[Device]],
+        executor_of: Callable[["StoredCluster[ExecutorT]"], ExecutorT],
         *,
         capacities: Mapping[str, NodeCapacity] | None = None,
-        api_url: str = "",
-        sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
         retention: RetentionPolicy | None = None,
-        enforced: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Load the store's rows; `sharing` is the way to share a device.
-
-        `enforced`: control groups enforce requests of CPU, also default ones.
-        """
-        self._enforced = enforced
+        """Load the store's rows, and make the executor that reports to this cluster."""
         self._elastic = elastic or ElasticRules()
-        self._sharing = sharing or TimeSliced()
         self._store = store
-        self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self.nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._capacities = dict(capacities or {})
-        self._api_url = api_url
         self._clock = clock
-        self._index = WorkloadIndex(
+        self.index = WorkloadIndex(
             store.rows(),
             retention or RetentionPolicy(),
             build_element=lambda spec, now: _new_row(self._submission(spec, now, "")),
-            slots=lambda spec: slots(spec, self._nodes, self._capacities),
+            slots=lambda spec: slots(spec, self.nodes, self._capacities),
         )
         self._change_signal = ChangeSignal()
         self._projects = StoredProjects(
             store,
-            self._index,
+            self.index,
             clock=clock,
             commit=partial(self._commit, quietly=True),
             announce=self._change_signal.wake,
         )
-        self._allocations = AgentAllocations()
         self._unsaved_pauses = Counter[str]()
+        self.executor = executor_of(self)
 
-    # -- for subclasses to override --------------------------------------------------------------
-
-    def act(self, row: WorkloadRecord) -> None:
-        """Reconcile processes with the row; called after each change of it, and must be quick."""
-
-    def forgetting(
-        self, row: WorkloadRecord, *, aged: bool = False
-    ) -> AbstractContextManager[None]:
-        """Remove a workload's other data if the block that deletes its row succeeds.
-
-        `aged`: keep its results, since no user has asked for their deletion.
-        """
-        del row, aged
-        return nullcontext()
-
-    def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
-        """Return the directories of a workload's checkpoints and logs."""
-        del spec, now
-        return "", ""
-
-    def account_uid(self, user: str) -> int | None:
-        """Return the Unix uid of a user's workers; None: that of the platform."""
-        del user
-        return None
-
-    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
-        """Return True if a workload is another person's than its user's account is now."""
-        del row
-        return False
-
-    def free_port(self) -> int:
-        """Return a port at which the workers of a gang can meet."""
-        return 29500
+    async def run(self) -> None:
+        """Run the executor until cancelled."""
+        await self.executor.run()
 
     # -- the cycle -------------------------------------------------------------------------------
 
@@ -148,20 +111,21 @@ class StoredCluster:
         """Return the scheduler's next snapshot."""
         self._change_signal.clear_snapshot_change()
         now = self._clock()
-        workloads = self._index.for_core(now, self._elastic)
+        workloads = self.index.for_core(now, self._elastic)
         projects = self._projects.records()
-        return snapshot_builder.snapshot(now, self._nodes, projects, workloads, self._capacities)
+        return snapshot_builder.snapshot(now, self.nodes, projects, workloads, self._capacities)
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
+        free_port = self.executor.free_port
         plan_transitions = PlanTransitions(
-            self._index, self._nodes, self._capacities, now=self._clock(), free_port=self.free_port
+            self.index, self.nodes, self._capacities, now=self._clock(), free_port=free_port
         )
         plan_transitions.convert(plan)
         self._commit(plan_transitions.transitions, quietly=True)
         await store_waits(
             plan_transitions.waits,
-            self._index,
+            self.index,
             self._store,
             clock=self._clock,
             announce=partial(self._change_signal.wake, is_snapshot_changed=False),
@@ -171,65 +135,69 @@ class StoredCluster:
     # -- workloads -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
-        """Store new workloads, all or none."""
-        if specs and (existing := self._index.submitted_under(specs[0].user, specs[0].key)):
+        """Store new workloads, all or none, of users whose accounts answer now."""
+        for user in {spec.user for spec in specs}:
+            await self.executor.check_account(user)
+        if specs and (existing := self.index.submitted_under(specs[0].user, specs[0].key)):
             return existing
         self._refuse_used_names(specs)
         now = self._clock()
         self._commit({spec.id: self._submission(spec, now, new_uid(now)) for spec in specs})
-        return [self._index[spec.id] for spec in specs]
+        records = [self.index[spec.id] for spec in specs]
+        await self._store.stored([record.id for record in records])
+        return records
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
         names: set[WorkloadId] = set()
         for spec in specs:
             for workload in arrays.names_of(spec):
-                taken = self._index.record(workload)
+                taken = self.index.record(workload)
                 if taken is not None or workload in names:
                     raise user_actions.refusal_of_used_name(workload, taken.state if taken else "")
                 names.add(workload)
 
     def _submission(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
         """Return the transition that adds a new workload or array of this spec."""
-        own, logs = self.directories(spec, now)
+        own, logs = self.executor.directories(spec, now)
         return user_actions.submitted(
             spec,
             now=now,
             checkpoint_dir=own,
             log_dir=logs,
             uid=uid,
-            account_uid=self.account_uid(spec.user),
+            account_uid=self.executor.account_uid(spec.user),
         )
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user has submitted under a key."""
-        return self._index.submitted_under(user, key)
+        return self.index.submitted_under(user, key)
 
     async def unfinished_jobs(self, user: str) -> int:
         """Return the number of a user's unfinished jobs."""
-        return self._index.unfinished_jobs(user)
+        return self.index.unfinished_jobs(user)
 
     async def names(self) -> Container[WorkloadId]:
         """Return the names in use."""
-        return self._index.names
+        return self.index.names
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
-        return self._index.records()
+        return self.index.records()
 
     async def changes(self, since: int | None) -> WorkloadChanges:
         """Return the changes of workloads since a version; None: all workloads."""
-        return self._index.changes(since)
+        return self.index.changes(since)
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload, an element of an array, or a whole array."""
-        record = self._index.record(workload)
+        record = self.index.record(workload)
         return self._row(workload) if record is None else record
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""
         await self.workload(workload)
-        array_element = self._index.array_of_element(workload)
+        array_element = self.index.array_of_element(workload)
         return self._store.history(workload if array_element is None else array_element[0].id)
 
     async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
@@ -238,17 +206,27 @@ class StoredCluster:
         rows = self._unfinished_rows(self._checked_id(workload, uid))
         transitions = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
         self._commit(transitions, urgent=True)
+        await self._store.stored(transitions)
         return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
-        """Put a suspended job back into the queue at its original place."""
+        """Put a suspended job back into the queue at its original place.
+
+        Raises:
+            Forbidden: its user's account is another person's now.
+        """
+        rows = self._unfinished_rows(self._checked_id(workload, uid))
+        for user in {row.spec.user for row in rows}:
+            with suppress(NotFound, Unavailable):  # it waits in the queue
+                await self.executor.check_account(user)
         rows = self._unfinished_rows(self._checked_id(workload, uid))
         self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
+        await self._store.stored([row.id for row in rows])
         return await self.workload(workload)
 
     def _unfinished_rows(self, workload: WorkloadId) -> list[WorkloadRecord]:
         """Return the rows that a name stands for; of an array only elements that have not ended."""
-        rows = [self._row(row_id) for row_id in self._index.row_ids(workload)]
+        rows = [self._row(row_id) for row_id in self.index.row_ids(workload)]
         unfinished = [row for row in rows if not row.state.finished]
         return rows if len(rows) == 1 else unfinished
 
@@ -265,33 +243,40 @@ class StoredCluster:
         row, now = self._single_row(self._checked_id(workload, uid)), self._clock()
         scaled = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
         self._commit({workload: scaled})
+        await self._store.stored([workload])
         return self._row(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Stop a workload if it runs, and delete it when its processes have gone."""
-        now, row_ids = self._clock(), self._index.row_ids(self._checked_id(workload, uid))
+        now, row_ids = self._clock(), self.index.row_ids(self._checked_id(workload, uid))
         transitions = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in row_ids}
         self._commit(transitions, urgent=True)
+        await self._store.stored(transitions)
 
     async def attach(
         self, workload: WorkloadId, process: Process, *, uid: str = ""
     ) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
         row = self._single_row(self._checked_id(workload, uid))
+        process = self.executor.recognised(row, process)
         user_actions.refuse_unless_attachable(row, process)
         self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
+        self.executor.adopt(row, process)
+        await self._store.stored([workload])
         return self._row(workload)
 
     async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
         row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.released(row, why=why, now=self._clock())})
+        await self._store.stored([workload])
         return self._row(workload)
 
     async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
         row = self._single_row(self._checked_id(workload, uid))
         self._commit({workload: user_actions.regained(row, by=by)})
+        await self._store.stored([workload])
         return self._row(workload)
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
@@ -316,20 +301,32 @@ class StoredCluster:
                 hint="Wait until it is started.",
                 code="no_allocation",
             )
-        variables = self.variables(row, worker_record)
+        devices = self.nodes.get(worker_record.node, ())
+        variables = self.executor.variables(row, worker_record, devices)
         return WorkerEnvironment(variables, row.spec.workdir, row.spec.umask)
 
-    def variables(self, row: WorkloadRecord, worker: WorkerRecord) -> dict[str, str]:
-        """Return the environment of a worker that holds devices."""
-        devices = self._nodes.get(worker.node, ())
-        return worker_environment(
-            row,
-            worker,
-            devices,
-            api_url=self._api_url,
-            sharing=self._sharing,
-            enforced=self._enforced,
-        )
+    async def logs(
+        self,
+        workload: WorkloadId,
+        *,
+        worker: int | None,
+        tail: int | None,
+        follow: bool,
+        parts: bool = False,
+        uid: str = "",
+    ) -> AsyncIterator[LogChunk]:
+        """Yield the workers' output of all attempts; `follow` continues until the end."""
+        record = self._single_row(self._checked_id(workload, uid))
+        async for chunk in self.executor.logs(
+            record, worker=worker, tail=tail, follow=follow, parts=parts
+        ):
+            yield chunk
+
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
+        """Return the last progress that each job reported; `only` limits the jobs."""
+        return await self.executor.progress(only)
 
     def unsaved_pauses(self) -> Mapping[str, int]:
         """Return the pauses since the service's start that left no new checkpoint, by project."""
@@ -339,15 +336,16 @@ class StoredCluster:
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return the workloads that hold devices or have released them."""
-        return self._index.holders()
+        return self.index.holders()
 
     async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node."""
-        return self._nodes
+        return self.nodes
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
-        return self._allocations.on_node(node, self._nodes.get(node, ()), self._index.active_rows())
+        devices = self.nodes.get(node, ())
+        return self.executor.allocations(node, devices, self.index.active_rows())
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
@@ -357,15 +355,15 @@ class StoredCluster:
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out of use for these reasons, by UUID, and back where it is ""."""
-        self.set_faults(node, faults)
+        self.set_faults(node, self.executor.faults(faults))
 
     def set_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Set the faults of devices by UUID; "" clears one."""
-        before = self._nodes.get(node, ())
+        before = self.nodes.get(node, ())
         after = with_faults(before, faults)
         if after != before:
-            self._nodes = {**self._nodes, node: after}
-            self._commit(record_faults(node, before, after, self._index.values()))
+            self.nodes = {**self.nodes, node: after}
+            self._commit(record_faults(node, before, after, self.index.values()))
             self._change_signal.wake()
 
     async def note_holders(self, node: str, report: NodeReport) -> None:
@@ -387,7 +385,16 @@ class StoredCluster:
         """Delete a project and its finished workloads, as if these had aged."""
         await self._projects.delete(name)
 
-    # -- reports by subclasses -------------------------------------------------------------------
+    # -- the executor's reads and reports --------------------------------------------------------
+
+    def row(self, workload: WorkloadId) -> WorkloadRecord | None:
+        """Return a workload's desired state."""
+        return self.index.get(workload)
+
+    def current_record(self, workload: WorkloadId, uid: str) -> WorkloadRecord | None:
+        """Return the record of a workload; None if it is gone, also if another has its name."""
+        record = self.index.record(workload)
+        return record if record is not None and record.uid == uid else None
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Record a worker's running process."""
@@ -404,7 +411,7 @@ class StoredCluster:
         self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
     ) -> None:
         """Record whether a pause, known by its stops, left a new checkpoint; None: unknown."""
-        if (row := self._index.row(workload)) is None:
+        if (row := self.index.row(workload)) is None:
             return
         transition = outcomes.examined(row, stops, is_new=is_new)
         self._commit({workload: transition}, quietly=True)
@@ -413,13 +420,13 @@ class StoredCluster:
 
     def report_code(self, workload: WorkloadId, attempt: int, code: Code | None) -> None:
         """Record the code with which an attempt started; None: unknown."""
-        if (row := self._index.row(workload)) is not None:
+        if (row := self.index.row(workload)) is not None:
             transition = code_changes.noted(row, attempt, code)
             self._commit({workload: transition}, quietly=True, soon=True)
 
     def end_start(self, workload: WorkloadId, attempt: int, exit_status: ExitStatus) -> None:
         """Apply an exit to the workers of a start that have not begun."""
-        row = self._index.row(workload)
+        row = self.index.row(workload)
         for worker in row.active if row is not None else ():
             if worker.attempt == attempt and worker.state == "starting":
                 self.report_exit(workload, worker.index, exit_status)
@@ -431,7 +438,7 @@ class StoredCluster:
 
     def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
         """Set a job aside of which a start cannot go on; an elastic one goes on without it."""
-        row, now = self._index.row(workload), self._clock()
+        row, now = self.index.row(workload), self._clock()
         if row is None:
             return
         if (transition := set_aside.put_off_start(row, attempt, reason, now=now)) is not None:
@@ -440,12 +447,12 @@ class StoredCluster:
 
     def take_up(self, user: str) -> None:
         """Put a user's jobs that were set aside back into the queue."""
-        uid = self.account_uid(user)
+        uid = self.executor.account_uid(user)
         self._commit(
             {
                 row.id: set_aside.taken_up(row, uid)
                 for row in self._jobs_of(user)
-                if row.is_set_aside and not self.belongs_to_former_user(row)
+                if row.is_set_aside and not self.executor.belongs_to_former_user(row)
             }
         )
 
@@ -460,7 +467,7 @@ class StoredCluster:
         )
 
     def _jobs_of(self, user: str) -> list[WorkloadRecord]:
-        return [row for row in self._index.values() if row.spec.user == user]
+        return [row for row in self.index.values() if row.spec.user == user]
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
@@ -471,16 +478,16 @@ class StoredCluster:
     def apply_due_transitions(self) -> float | None:
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
-        transitions = {row.id: lifecycle.due(row, now=now) for row in self._index.timed()}
+        transitions = {row.id: lifecycle.due(row, now=now) for row in self.index.timed()}
         self._commit({w: due for w, due in transitions.items() if due is not None})
-        for workload in self._index.expired(now):
+        for workload in self.index.expired(now):
             self._commit({workload: Transition(None, aged=True)}, quietly=True)
-        return self._index.next_due()
+        return self.index.next_due()
 
     # -- storing ---------------------------------------------------------------------------------
 
     def _row(self, workload: WorkloadId) -> WorkloadRecord:
-        row = self._index.row(workload)
+        row = self.index.row(workload)
         if row is None:
             raise NotFound(
                 f"There is no workload {workload}.", hint="runai list names those there are."
@@ -493,13 +500,13 @@ class StoredCluster:
         Raises:
             Conflict: it is another workload of that name.
         """
-        if uid and (record := self._index.record(workload)) is not None:
+        if uid and (record := self.index.record(workload)) is not None:
             refuse_other(record, uid)
         return workload
 
     def _single_row(self, workload: WorkloadId) -> WorkloadRecord:
         """Return the row of a workload that is no whole array."""
-        if (record := self._index.record(workload)) is not None and record.spec.is_array:
+        if (record := self.index.record(workload)) is not None and record.spec.is_array:
             raise user_actions.refusal_of_whole_array(record)
         return self._row(workload)
 
@@ -526,33 +533,33 @@ class StoredCluster:
         }
         for row in queue_updates:
             assert row is not None
-            self._index.update_queue_status(row)
-        changed = {w: t for w, t in transitions.items() if t.row != self._index.row(w) or t.events}
-        changed |= self._index.array_transitions(changed)
+            self.index.update_queue_status(row)
+        changed = {w: t for w, t in transitions.items() if t.row != self.index.row(w) or t.events}
+        changed |= self.index.array_transitions(changed)
         if not changed:
             if queue_updates:
                 self._change_signal.wake(is_snapshot_changed=False)
             return
-        deleted = [self._index[w] for w, t in changed.items() if t.row is None and w in self._index]
+        deleted = [self.index[w] for w, t in changed.items() if t.row is None and w in self.index]
         events = self._events_of(changed, now)
         rows = [t.row for t in changed.values() if t.row is not None]
         with ExitStack() as exit_stack:
             for row in deleted:
-                exit_stack.enter_context(self.forgetting(row, aged=changed[row.id].aged))
+                exit_stack.enter_context(self.executor.forgetting(row, aged=changed[row.id].aged))
             deleted_ids = [row.id for row in deleted]
             self._store.save(rows, deleted=deleted_ids, events=events, soon=soon, urgent=urgent)
         is_snapshot_changed = not quietly
         for workload, transition in changed.items():
-            before, after = self._index.row(workload), transition.row
+            before, after = self.index.row(workload), transition.row
             if after is None:
-                self._index.pop(workload, None)  # an element may have no row
+                self.index.pop(workload, None)  # an element may have no row
             else:
-                self._index[workload] = after
+                self.index[workload] = after
             if not is_snapshot_changed:
                 is_snapshot_changed = self._for_core(before, now) != self._for_core(after, now)
         self._change_signal.wake(is_snapshot_changed=is_snapshot_changed)
         for row in rows:
-            self.act(row)
+            self.executor.act(row)
 
     def _events_of(
         self, transitions: Mapping[WorkloadId, Transition], now: float
@@ -562,7 +569,7 @@ class StoredCluster:
         for workload, transition in transitions.items():
             if transition.row is None:
                 continue
-            if (array_element := self._index.array_of_element(workload)) is not None:
+            if (array_element := self.index.array_of_element(workload)) is not None:
                 at = array_element[0].submitted
                 lines = self._submission(transition.row.spec, at, "").events
                 events += [(workload, HistoryEvent(at, *line)) for line in lines]
@@ -574,8 +581,13 @@ class StoredCluster:
         if transition.row is None:
             return transition
         row = worker_bounds.trimmed(transition.row)
-        after = membership.update_target(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
+        after = membership.update_target(
+            row, now, lambda _: f"127.0.0.1:{self.executor.free_port()}"
+        )
         return Transition(after.row, (*transition.events, *after.events))
+
+    def _store_address(self, _first_rank: str) -> str:
+        return f"127.0.0.1:{self.executor.free_port()}"
 
     def _for_core(self, row: WorkloadRecord | None, now: float) -> Workload | None:
         """Return a row's part of the snapshot, if it has one."""

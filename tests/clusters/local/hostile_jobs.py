@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labs import LocalLab, local_lab, plan, start
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_executor import LocalExecutor
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async
@@ -44,8 +44,8 @@ while True:
 """
 
 
-class SmallCluster(LocalCluster):
-    """A cluster with limits low enough to be exceeded in a test."""
+class SmallExecutor(LocalExecutor):
+    """An executor with limits low enough to be exceeded in a test."""
 
     def prepare_start(self, row, worker):
         instructions, environment = super().prepare_start(row, worker)
@@ -83,7 +83,9 @@ async def lab_with_neighbour(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncGenerator[tuple[LocalLab, Neighbour]]:
     """Yield a machine with the neighbour on it; assert at the end that it ran undisturbed."""
-    monkeypatch.setattr("labs.LocalCluster", SmallCluster)
+    monkeypatch.setattr(
+        "runai.hub_service.clusters.local.local_cluster.LocalExecutor", SmallExecutor
+    )
     neighbour = Neighbour(folder)
     async with local_lab(folder, **settings) as lab:
         orders = lab.place / "vision+neighbour-0"

@@ -239,7 +239,7 @@ class TestReusedUserName:
         assert f"ana has uid {UIDS['pat']} now, it was {UIDS['ana']}" in record.reason.text
         assert (record.account_uid, record.allocated) == (UIDS["ana"], 0)
 
-        lab.cluster._directory.known_accounts.take_uid("ana", UIDS["pat"])
+        lab.cluster.executor._directory.known_accounts.take_uid("ana", UIDS["pat"])
         await lab.until(workload, "queued")
         os.chown(unix.folder / "ana", UIDS["pat"], -1)  # as the admin does
         assert (await lab.cluster.history(workload))[-1].text == (
@@ -252,10 +252,10 @@ class TestReusedUserName:
 
     async def test_job_of_a_forgotten_uid_waits_until_it_is_deleted(self, lab, unix):
         workload, next_job = await submit_job(lab), await submit_job(lab, "next")
-        known_accounts = lab.cluster._directory.known_accounts
+        known_accounts = lab.cluster.executor._directory.known_accounts
         known_accounts.forget("ana")
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"], home=str(unix.folder / "pat")))
-        await lab.cluster._directory.account("ana")
+        await lab.cluster.executor._directory.account("ana")
         await start_job(lab, workload)
         for job in (workload, next_job):
             await lab.until(job, "retrying")
@@ -285,7 +285,7 @@ class TestReusedUserName:
         checkpoint_dir = Path((await lab.until(workload, "succeeded")).checkpoint_dir)
         unix.answer("ana", unix.entry("ana", uid=UIDS["pat"]))
 
-        assert lab.cluster._accounts.of(lab.cluster._index[workload]).uid == UIDS["ana"]
+        assert lab.cluster.executor._accounts.of(lab.cluster.index[workload]).uid == UIDS["ana"]
         await lab.cluster.delete(workload, by="an admin")
         await lab.until_deleted(workload)
 
@@ -303,12 +303,12 @@ class TestForgotten:
             Path((await self.run_to_its_end(lab, name, user)).checkpoint_dir).parent
             for name, user in (("exp", "ana"), ("other", "pat"))
         ]
-        known_accounts = lab.cluster._directory.known_accounts
+        known_accounts = lab.cluster.executor._directory.known_accounts
         known_accounts.request_forget("ana")
         if removal == "deletion after the name was reused":
             known_accounts.forget("ana")
             unix.answer("ana", unix.entry("ana", uid=NEW_UID))
-            await lab.cluster._directory.account("ana")
+            await lab.cluster.executor._directory.account("ana")
 
         for workload in ("vision/exp", "vision/other"):  # the last removal ends last
             if removal == "age":
@@ -340,7 +340,7 @@ class TestForgotten:
         self, lab, unix
     ):
         workload = await submit_job(lab)
-        known_accounts = lab.cluster._directory.known_accounts
+        known_accounts = lab.cluster.executor._directory.known_accounts
         known_accounts.request_forget("ana")
         await start_job(lab, workload)
 

@@ -17,7 +17,7 @@ import pytest
 import crash_driver
 from crash_driver import DEVICES, STEPS
 from labs import running
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from waiting import eventually
 
 DRIVER = Path(crash_driver.__file__)
@@ -79,7 +79,7 @@ async def test_platform_service_killed_at_random_loses_and_repeats_no_job(seed, 
 
     violations = tmp_path / "violations"
     assert not violations.exists(), violations.read_text()
-    async with LocalCluster.open(tmp_path / "data", DEVICES, "box") as cluster, running(cluster):
+    async with open_local_cluster(tmp_path / "data", DEVICES, "box") as cluster, running(cluster):
         records = list(await cluster.workloads())
         # Bob's project submits four jobs, Patty's one.
         assert [record.state for record in records] == ["succeeded"] * 5

@@ -18,7 +18,7 @@ from runai.embedded.backup.restore import restore
 from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.clusters.local import data_dir_checks
 from runai.hub_service.clusters.local.data_dir_checks import check_place
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 from runai.hub_service.wire.errors import Conflict, Unavailable
@@ -68,13 +68,13 @@ async def test_workload_database_without_tables_beside_job_folders_is_refused(tm
     before = (copied / "cluster.sqlite").read_bytes()
 
     with pytest.raises(Unavailable, match=r"cluster\.sqlite is empty, and .*jobs has directories"):
-        async with LocalCluster.open(copied, DEVICES, NODE):
+        async with open_local_cluster(copied, DEVICES, NODE):
             pass
 
     assert (copied / "cluster.sqlite").read_bytes() == before
     shutil.rmtree(copied / "jobs")
     # Without job folders it is as after a crash of the first start.
-    async with LocalCluster.open(copied, DEVICES, NODE) as cluster:
+    async with open_local_cluster(copied, DEVICES, NODE) as cluster:
         assert await cluster.workloads() == []
 
 
@@ -95,7 +95,7 @@ async def test_copied_data_directory_with_running_jobs_is_refused_and_the_jobs_r
 
     async def assert_refused() -> None:
         with pytest.raises(Conflict) as conflict:
-            async with LocalCluster.open(other, DEVICES, NODE, clock=clock):
+            async with open_local_cluster(other, DEVICES, NODE, clock=clock):
                 pass
         for name in (str(original), str(other), expected):
             assert name in str(conflict.value)
@@ -149,7 +149,7 @@ async def test_copied_data_directory_of_a_stopped_platform_uses_its_own_files(tm
     copy(tmp_path / "data", tmp_path / "copy")
 
     async with (
-        LocalCluster.open(tmp_path / "copy", DEVICES, NODE, clock=clock) as cluster,
+        open_local_cluster(tmp_path / "copy", DEVICES, NODE, clock=clock) as cluster,
         local_lab(tmp_path, clock) as lab,
     ):
         copied_record, original_record = (
@@ -216,7 +216,7 @@ async def test_data_directory_moved_under_running_jobs_opens_only_through_a_link
         f"{new} was {old} before, and workloads that began there still run: vision/exp."
     )
     old.symlink_to(new)  # as the hint says
-    async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+    async with open_local_cluster(new, DEVICES, NODE, clock=clock) as cluster:
         assert (await cluster.workload(spec.id)).attempts == 1
     async with local_lab(tmp_path, clock) as lab:
         await lab.end(spec, 0)
@@ -231,7 +231,7 @@ async def test_moved_data_directory_opens_beside_a_platform_at_its_old_path(tmp_
 
     async with (
         local_lab(tmp_path, clock),
-        LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster,
+        open_local_cluster(new, DEVICES, NODE, clock=clock) as cluster,
     ):
         [record] = await cluster.workloads()
 
@@ -251,7 +251,7 @@ async def test_restored_data_directory_backup_opens_beside_a_platform_at_the_ori
 
     async with local_lab(tmp_path, clock) as lab:
         await lab.started(lab.job("running"))
-        async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+        async with open_local_cluster(new, DEVICES, NODE, clock=clock) as cluster:
             [record] = await cluster.workloads()
 
     assert record.log_dir == str(new / "jobs/vision/exp")
@@ -284,10 +284,10 @@ async def test_interrupted_path_update_of_a_moved_data_directory_is_finished_on_
     with monkeypatch.context() as broken:
         broken.setattr(SqliteStore, "replace", lambda *_: sys.exit(1))
         with pytest.raises(SystemExit):
-            async with LocalCluster.open(new, DEVICES, NODE, clock=clock):
+            async with open_local_cluster(new, DEVICES, NODE, clock=clock):
                 pass
 
-    async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+    async with open_local_cluster(new, DEVICES, NODE, clock=clock) as cluster:
         [record] = await cluster.workloads()
 
     assert record.log_dir == str(new / "jobs/vision/exp")

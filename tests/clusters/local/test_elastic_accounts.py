@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, decision_loop, running
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.wire.elastic_messages import ElasticFiles, WorkerPhase
@@ -46,7 +46,7 @@ def unix() -> Iterator[Accounts]:
 async def lab(unix: Accounts, tmp_path: Path) -> AsyncGenerator[LocalLab]:
     clock = Clock()
     async with (
-        LocalCluster.open(
+        open_local_cluster(
             tmp_path / "data",
             DEVICES[:3],
             NODE,
@@ -62,7 +62,7 @@ async def lab(unix: Accounts, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             yield LocalLab(cluster, clock, tmp_path)
             for record in await cluster.workloads():
                 await cluster.delete(record.id, by="the test")
-            await eventually_async(lambda: not cluster._index, within=60)
+            await eventually_async(lambda: not cluster.index, within=60)
 
 
 async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(lab, unix):

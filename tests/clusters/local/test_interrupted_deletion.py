@@ -28,7 +28,7 @@ EVE_UID = 54_324
 KILLED_SERVICE = """
 import asyncio, os, signal, sys
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.clusters.local.store.cluster_sqlite import SqliteStore
 
 data_dir, removal, moment = sys.argv[1:]
@@ -40,7 +40,7 @@ def killed(*words, **fields):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with LocalCluster.open(data_dir, [], "box", retention=RetentionPolicy(60.0)) as cluster:
+    async with open_local_cluster(data_dir, [], "box", retention=RetentionPolicy(60.0)) as cluster:
         SqliteStore.save = killed
         if removal == "deleted":
             await cluster.delete("vision/exp", by="ana")

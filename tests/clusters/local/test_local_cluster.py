@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.model.records import Process
 from runai.hub_service.processes.accounts.account_directory import AccountDirectory
 from runai.hub_service.processes.accounts.known_accounts import KnownAccounts
@@ -165,7 +165,7 @@ async def test_damaged_worker_exit_file_is_logged_and_read_as_missing(
 
 async def test_job_start_decided_before_a_service_restart_is_made_once_after_it(tmp_path):
     clock = Clock()
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+    async with open_local_cluster(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
         spec = lab.job(command=("sh", "-c", "echo once; exit 0"))
         await cluster.submit([spec])
@@ -183,7 +183,7 @@ async def test_job_stop_decided_before_a_service_restart_is_made_after_it(tmp_pa
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job(on_term=143)
         await lab.started(spec)
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+    async with open_local_cluster(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         await cluster.apply(plan(stop(spec.id)))
 
     async with local_lab(tmp_path, clock) as lab:
@@ -215,7 +215,7 @@ async def test_deleted_session_is_killed_after_its_grace_despite_a_service_resta
     assert server.stdout is not None
     await server.stdout.readline()
     clock = Clock()
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+    async with open_local_cluster(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
         lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
         spec = lab.session(grace_seconds=1)
         await cluster.submit([spec])
@@ -250,10 +250,10 @@ async def test_service_start_waits_until_the_former_service_has_closed_the_local
     second_is_open = asyncio.Event()
 
     async def open_second() -> None:
-        async with LocalCluster.open(tmp_path / "data", DEVICES, NODE):
+        async with open_local_cluster(tmp_path / "data", DEVICES, NODE):
             second_is_open.set()
 
-    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE):
+    async with open_local_cluster(tmp_path / "data", DEVICES, NODE):
         second_open = asyncio.ensure_future(open_second())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(second_is_open.wait(), 0.5)
@@ -268,7 +268,7 @@ async def test_renamed_node_with_fewer_devices_retains_its_jobs(tmp_path):
         spec = lab.job(gpus=2)
         await lab.started(spec, device=1)
 
-    async with LocalCluster.open(tmp_path / "data", DEVICES[:2], "new", clock=clock) as cluster:
+    async with open_local_cluster(tmp_path / "data", DEVICES[:2], "new", clock=clock) as cluster:
         [workload] = (await cluster.observe()).workloads
         [worker] = workload.workers
         assert (worker.node, worker.devices) == ("new", (1,))

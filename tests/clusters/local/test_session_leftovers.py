@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, sleeping, start
-from runai.hub_service.clusters.local.local_cluster import LocalCluster
+from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.processes.left_over_processes import LeftOverProcesses
 from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE
@@ -69,7 +69,7 @@ def _start_server(output: Path, variables: Mapping[str, str]) -> subprocess.Pope
 
 async def _end_session_with(lab: LocalLab, end: EndSession) -> WorkloadSpec:
     """End a session's server; `end` ends what it has left."""
-    lab.cluster._reconciler._process_control = replace(THIS_MACHINE, end_session=end)
+    lab.cluster.executor._reconciler._process_control = replace(THIS_MACHINE, end_session=end)
     spec = await _grant_session(lab)
     await lab.cluster.attach(spec.id, await lab.session_process())
     await lab.end_session(spec)
@@ -145,7 +145,7 @@ async def test_gpu_device_with_a_leftover_process_is_faulty_until_the_process_ex
         faults_after_report = await _faults(lab.cluster)
         process.kill()
         process.wait()
-        await lab.cluster._left_over.drop_exited()
+        await lab.cluster.executor._left_over.drop_exited()
         faults_after_exit = await _faults(lab.cluster)
 
     uuid = DEVICES[0].uuid
@@ -159,17 +159,17 @@ async def test_leftover_process_is_still_a_device_fault_after_a_service_restart(
     leftover = LeftOver(process.pid, psutil.Process(process.pid).create_time(), "burn", "pat")
     uuid = DEVICES[0].uuid
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
-        lab.cluster._left_over.add("vision/lab-ana", [uuid], [leftover])
+        lab.cluster.executor._left_over.add("vision/lab-ana", [uuid], [leftover])
         faults = await _faults(lab.cluster)
 
     async with local_lab(tmp_path, Clock(), forget=False) as lab:
         [restored] = await eventually_async(partial(_faulty, lab.cluster))
         process.kill()
         process.wait()
-        await lab.cluster._left_over.drop_exited()
+        await lab.cluster.executor._left_over.drop_exited()
         faults_after_exit = await _faults(lab.cluster)
     async with local_lab(tmp_path, Clock()) as lab:
-        assert lab.cluster._left_over.fault(uuid) == ""
+        assert lab.cluster.executor._left_over.fault(uuid) == ""
 
     assert restored == faults[uuid]
     assert set(faults_after_exit.values()) == {""}
@@ -202,10 +202,10 @@ async def test_device_fault_reported_by_the_agent_remains_when_a_leftover_proces
     async with local_lab(tmp_path, Clock()) as lab:
         uuid = DEVICES[0].uuid
         leftover = LeftOver(1, 0.0, "burn", "pat")
-        lab.cluster._left_over.add("vision/lab-ana", [uuid], [leftover])
+        lab.cluster.executor._left_over.add("vision/lab-ana", [uuid], [leftover])
         await lab.cluster.note_faults(NODE, {uuid: "XID 79"})
 
-        await lab.cluster._left_over.drop_exited()
+        await lab.cluster.executor._left_over.drop_exited()
 
         assert (await _faults(lab.cluster))[uuid] == "XID 79"
 

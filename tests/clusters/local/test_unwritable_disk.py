@@ -168,7 +168,7 @@ async def test_missing_data_directory_delays_job_starts_and_exits_until_it_is_ba
         if path_has == "another directory":  # as the mount point of its disk
             data.mkdir()
 
-        assert str(data) in lab.cluster.unhealthy_reason()
+        assert str(data) in lab.cluster.executor.unhealthy_reason()
         for change in (
             lab.cluster.submit([lab.job("later")]),
             lab.cluster.apply(plan(start(waiting_job.id, 1))),
@@ -178,13 +178,13 @@ async def test_missing_data_directory_delays_job_starts_and_exits_until_it_is_ba
         row = lab.cluster.row(waiting_job.id)
         assert row is not None
         with pytest.raises(Unavailable):
-            lab.cluster.prepare_start(row, row.workers[0])
+            lab.cluster.executor.prepare_start(row, row.workers[0])
         assert [*data.glob("*")] == []
 
         if data.exists():
             data.rmdir()
         moved.rename(data)
-        assert lab.cluster.unhealthy_reason() == ""
+        assert lab.cluster.executor.unhealthy_reason() == ""
         assert await lab.cluster.apply(plan(start(waiting_job.id, 1))) == []
         await lab.until(waiting_job.id, "running")
         await lab.end(running_job, 0)

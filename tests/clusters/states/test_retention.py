@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labs import Clock, local_lab, plan, start
-from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster, simulated_cluster
 from runai.hub_service.clusters.states.retention import FinishedWorkloads, RetentionPolicy
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -79,7 +79,7 @@ class RetentionLab:
 
     def open_cluster(self) -> SimulatedCluster:
         devices = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
-        return SimulatedCluster(
+        return simulated_cluster(
             {"box": devices}, clock=lambda: self.now, store=self.store, retention=self.retention
         )
 
@@ -87,7 +87,7 @@ class RetentionLab:
         await self.cluster.put_project(ProjectSpec("vision"))
         await self.cluster.submit([WorkloadSpec("vision", name, user, "job", ("true",))])
         await self.cluster.apply(decide(await self.cluster.observe()))
-        self.cluster.complete(f"vision/{name}")
+        self.cluster.executor.complete(f"vision/{name}")
         return f"vision/{name}"
 
     async def names(self) -> list[str]:
@@ -97,10 +97,10 @@ class RetentionLab:
 async def test_finished_workload_is_dropped_after_its_time_and_frees_its_name():
     lab = RetentionLab(POLICY)
     workload = await lab.run_job("exp")
-    assert lab.cluster.pass_time() == POLICY.max_age_s
+    assert lab.cluster.apply_due_transitions() == POLICY.max_age_s
     lab.now = 1000.0
 
-    assert lab.cluster.pass_time() is None
+    assert lab.cluster.apply_due_transitions() is None
     with pytest.raises(NotFound):
         await lab.cluster.workload(workload)
     assert list(lab.store.history(workload)) == []
@@ -114,10 +114,10 @@ async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay
         lab.now += 1
         await lab.run_job(f"exp-{number}")
 
-    assert lab.cluster.pass_time() == 1 + POLICY.min_age_s  # exp-0 ended at 1
+    assert lab.cluster.apply_due_transitions() == 1 + POLICY.min_age_s  # exp-0 ended at 1
     assert len(await lab.names()) == 6
     lab.now = 12.0
-    lab.cluster.pass_time()
+    lab.cluster.apply_due_transitions()
     assert await lab.names() == ["bos", "exp-2", "exp-3", "exp-4"]
 
 
@@ -130,7 +130,7 @@ async def test_retention_never_drops_waiting_or_running_workloads():
     await lab.cluster.submit([WorkloadSpec("vision", "waits", "ana", "job", ("true",))])
     lab.now = 1e9
 
-    assert lab.cluster.pass_time() is None
+    assert lab.cluster.apply_due_transitions() is None
     assert await lab.names() == ["runs", "waits"]
 
 
@@ -141,15 +141,15 @@ async def test_workloads_are_dropped_in_the_order_they_ended_after_a_restart():
     await lab.cluster.submit(specs)
     await lab.cluster.apply(decide(await lab.cluster.observe()))
     lab.now = 5.0
-    lab.cluster.complete("vision/second")
+    lab.cluster.executor.complete("vision/second")
     lab.now = 6.0
-    lab.cluster.complete("vision/first")
+    lab.cluster.executor.complete("vision/first")
 
     lab.cluster = lab.open_cluster()
 
-    assert lab.cluster.pass_time() == 5 + POLICY.max_age_s
+    assert lab.cluster.apply_due_transitions() == 5 + POLICY.max_age_s
     lab.now = 1005.5
-    lab.cluster.pass_time()
+    lab.cluster.apply_due_transitions()
     assert await lab.names() == ["first"]
 
 
@@ -160,7 +160,7 @@ async def test_wait_call_for_a_workload_dropped_by_retention_raises_not_found():
     waiting = asyncio.ensure_future(lab.cluster.wait(workload, record))
     await asyncio.sleep(0)
     lab.now = 1000.0
-    lab.cluster.pass_time()
+    lab.cluster.apply_due_transitions()
 
     with pytest.raises(NotFound):
         await waiting

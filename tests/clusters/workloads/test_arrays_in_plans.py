@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.clusters.states.user_actions import rows_of
 from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
 from runai.hub_service.model.device import Device
@@ -44,7 +44,7 @@ async def cluster_with(
 ) -> SimulatedCluster:
     all_devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(devices)]
     nodes = {"box": all_devices[: devices // 2], "bay": all_devices[devices // 2 :]}
-    cluster = SimulatedCluster(nodes, clock=lambda: 0.0)
+    cluster = simulated_cluster(nodes, clock=lambda: 0.0)
     for name, quota in zip(PROJECTS, quotas, strict=True):
         await cluster.put_project(ProjectSpec(name, quota=MilliGpu(quota)))
     for spec in specs:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from labs import NODE, Clock
-from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.simulated import MemoryStore, simulated_cluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import (
     Process,
@@ -65,7 +65,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.cluster = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
+        self.cluster = simulated_cluster({NODE: DEVICES}, clock=self.clock, store=self.store)
 
     @rule(
         name=NAMES,
@@ -137,7 +137,7 @@ class Cluster(RuleBasedStateMachine):
             self.do(getattr(self.cluster, action)(element, by="ana"))
         elif element in {record.id for record in self.records()}:
             with suppress(Conflict):
-                self.cluster.complete(element, 0)
+                self.cluster.executor.complete(element, 0)
 
     @rule(
         name=NAMES,
@@ -168,7 +168,7 @@ class Cluster(RuleBasedStateMachine):
         record = self.known(name)
         if record is not None and worker < len(record.workers):
             try:
-                self.cluster.complete(record.id, exit_code, worker=worker)
+                self.cluster.executor.complete(record.id, exit_code, worker=worker)
             except Conflict:
                 return
 
@@ -179,7 +179,7 @@ class Cluster(RuleBasedStateMachine):
             for worker in record.workers:
                 known = self.known((record.spec.project, record.spec.name))
                 if known is not None and known.workers[worker.index].state == "stopping":
-                    self.cluster.complete(record.id, 143, worker=worker.index)
+                    self.cluster.executor.complete(record.id, 143, worker=worker.index)
 
     @rule(name=NAMES, action=st.sampled_from(["suspend", "resume", "delete"]))
     def act_on_a_workload(self, name, action) -> None:
@@ -196,7 +196,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 10, 130, 300]))
     def pass_time(self, seconds) -> None:
         self.clock.at += seconds
-        self.cluster.pass_time()
+        self.cluster.apply_due_transitions()
 
     # -- invariants ------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def restart_changes_nothing(self) -> None:
-        again = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
+        again = simulated_cluster({NODE: DEVICES}, clock=self.clock, store=self.store)
         assert written(self.records()) == written(self.do(again.workloads()))
         assert self.do(again.projects()) == self.do(self.cluster.projects())
 

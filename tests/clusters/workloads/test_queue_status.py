@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.clusters.workloads.queue_status import LONG_QUEUE
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadSpec
@@ -30,7 +30,7 @@ class MovingQueues:
     """One job of two long queues has ended: the next one starts, and the rest move up."""
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+        self.cluster = simulated_cluster({"box": DEVICES}, clock=lambda: 100.0)
         self.turns = 0
 
     async def begin(self) -> None:
@@ -40,7 +40,7 @@ class MovingQueues:
         await self.cycle()
         await self.cycle()
         (running,) = [r for r in await self.cluster.workloads() if r.has_devices]
-        self.cluster.complete(running.id)
+        self.cluster.executor.complete(running.id)
 
     async def cycle(self) -> None:
         await self.cluster.apply(decide(await self.cluster.observe()))

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster, simulated_cluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler import ClusterIndex, changes_between, decide
@@ -39,7 +39,7 @@ def job(number: int, key: str = "") -> WorkloadSpec:
 async def cluster_with_queued_jobs() -> tuple[SimulatedCluster, CountingStore]:
     """One job runs, the rest wait with a reason."""
     store = CountingStore()
-    cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
+    cluster = simulated_cluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
     await cluster.observe()
     await cluster.submit([job(n) for n in range(JOB_COUNT)])
@@ -80,7 +80,7 @@ async def test_changed_queue_position_is_reported_but_not_stored():
     cluster, store = await cluster_with_queued_jobs()
     last_before = await cluster.workload(f"vision/exp-{JOB_COUNT - 1}")
 
-    cluster.complete("vision/exp-0")
+    cluster.executor.complete("vision/exp-0")
     await cluster.apply(decide(await cluster.observe()))
 
     assert set(store.written) == {"vision/exp-0", "vision/exp-1"}
@@ -102,11 +102,11 @@ async def test_snapshot_reuses_objects_of_unchanged_workloads():
 
 async def test_queue_positions_are_the_same_after_a_restart():
     cluster, store = await cluster_with_queued_jobs()
-    cluster.complete("vision/exp-0")
+    cluster.executor.complete("vision/exp-0")
     await cluster.apply(decide(await cluster.observe()))
     positions = {r.id: r.position for r in await cluster.workloads()}
 
-    restarted = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
+    restarted = simulated_cluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
     await restarted.apply(decide(await restarted.observe()))
 
     assert {r.id: r.position for r in await restarted.workloads()} == positions
@@ -129,7 +129,7 @@ async def test_workload_is_found_by_its_submission_key_until_it_is_deleted():
 )
 def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(actions):
     async def play() -> None:
-        cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+        cluster = simulated_cluster({"box": DEVICES}, clock=lambda: 100.0)
         await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
         numbers, listings = count(), []
         for action in actions:
@@ -145,12 +145,12 @@ def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(actions
             elif action == "end":
                 for record in records:
                     if record.state is WorkloadState.RUNNING:
-                        cluster.complete(record.id)
+                        cluster.executor.complete(record.id)
             else:
                 listings.append((records, list(records)))
 
         current = await cluster.workloads()
-        assert list(current) == list(cluster._index.values())
+        assert list(current) == list(cluster.index.values())
         assert all(list(listed) == then for listed, then in listings)
         assert await cluster.workloads() is current
 

@@ -125,7 +125,7 @@ async def test_workload_long_poll_returns_when_the_state_changes_and_not_before(
     workload = await ana.workload("vision/exp1")
     waiting = asyncio.create_task(ana.wait("vision/exp1", workload.version, timeout_s=30))
     unchanged = await ana.wait("vision/exp1", workload.version, timeout_s=0.2)
-    simulated.platform.cluster.complete("vision/exp1")
+    simulated.platform.cluster.executor.complete("vision/exp1")
 
     assert unchanged.version == workload.version
     assert (await waiting).state == "succeeded"
@@ -286,7 +286,7 @@ async def test_event_stream_sends_an_overview_at_once_and_after_each_change(simu
                 case []:
                     await ana.submit(job("exp1", "1"))
                 case ["running"]:
-                    simulated.platform.cluster.complete("vision/exp1")
+                    simulated.platform.cluster.executor.complete("vision/exp1")
                 case ["succeeded"]:
                     await ana.delete("vision/exp1")
             if len(states) > 1 and states[-1] == []:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.wire.errors import InvalidRequest
@@ -24,7 +24,7 @@ async def ana(platform_on) -> AsyncIterator[object]:
     """Return ana's client of a machine with two CPUs."""
     devices = SimulatedDevices(5, node="lab").devices()
     capacities = {"lab": NodeCapacity(2000)}
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities=capacities)
+    cluster = simulated_cluster({"lab": devices}, clock=time.time, capacities=capacities)
     await cluster.put_project(ProjectSpec("wide", members=("ana",)))
     async with platform_on(cluster) as served:
         yield await served.client("ana")
@@ -196,7 +196,7 @@ async def test_wait_reason_names_missing_cpus_and_their_holder(ana):
 )
 async def test_gpu_page_shows_requested_cpu_and_memory_of_a_node(platform_on, capacity, line):
     devices = SimulatedDevices(1, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities={"lab": capacity})
+    cluster = simulated_cluster({"lab": devices}, clock=time.time, capacities={"lab": capacity})
     async with platform_on(cluster) as served:
         ana = await served.client("ana")
         await ana.submit(job_request("exp", cpu="1.5", memory_mib=2048))

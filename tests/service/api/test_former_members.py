@@ -9,7 +9,7 @@ import pytest
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Snapshot
@@ -30,7 +30,7 @@ async def test_running_jobs_of_removed_members_go_on_and_their_waiting_jobs_do_n
     ):
         await ana.submit(SubmitRequest(name=name, **JOB, **fields))
     await ana.suspend("vision/suspended")
-    simulated.platform.cluster.complete("vision/suspended", -15)
+    simulated.platform.cluster.executor.complete("vision/suspended", -15)
 
     changed = await vic.put_project("vision", ProjectPut(members=["mia", "ro"]))
 
@@ -109,7 +109,7 @@ class StubHub:
 
 @pytest.fixture
 async def cluster() -> SimulatedCluster:
-    cluster = SimulatedCluster({}, clock=time.time)
+    cluster = simulated_cluster({}, clock=time.time)
     await cluster.put_project(ProjectSpec("lab", members=("ana",), groups=("lab-people",)))
     for user in ("ana", "bob", "gus"):
         await cluster.submit([WorkloadSpec("lab", f"of-{user}", user, "job", ("true",))])

@@ -203,11 +203,11 @@ async def test_project_members_see_no_program_or_path_in_a_job_failure_reason(si
     (workload,) = (await ana.submit(SubmitRequest(name="exp1", command=["true"]))).workloads
     secret = "cannot start /home/ana/secret-project/train.py: no such file"
     cluster = simulated.platform.cluster
-    row = cluster._index[workload.id]
+    row = cluster.index[workload.id]
     from dataclasses import replace
 
     record = replace(row, reason=StateReason("not_started", secret))
-    cluster._index[workload.id] = record
+    cluster.index[workload.id] = record
 
     reasons = {
         user: (await client.workloads())[0].reason.text

@@ -19,7 +19,7 @@ import pytest
 from playwright.async_api import Browser, Dialog, Page, async_playwright
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedExecutor, simulated_cluster
 from runai.hub_service.controller.notifications.events import Notification
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device
@@ -51,8 +51,8 @@ BROKEN_DEVICE = Device(0, "GPU-1", "A", 16_000, simulated=True, fault=script("fa
 HOSTILE_NODE = image("node")
 
 
-class HostileCluster(SimulatedCluster):
-    """A simulated cluster with one job, which reports hostile text about itself."""
+class HostileExecutor(SimulatedExecutor):
+    """An executor with one job, which reports hostile text about itself."""
 
     async def progress(self, only: Collection[str] | None = None) -> Mapping[str, Progress]:
         return {"vision/exp1": Progress({script("loss"): 0.5}, {image("by"): script("Adam")})}
@@ -85,7 +85,9 @@ async def send_report(served, notice: str) -> None:
 @pytest.fixture
 async def hostile_platform(platform_on) -> AsyncIterator[Any]:
     """Serve a platform where all names of users and objects would run in a browser."""
-    cluster = HostileCluster({"lab": [DEVICE], HOSTILE_NODE: [BROKEN_DEVICE]}, clock=time.time)
+    cluster = simulated_cluster(
+        {"lab": [DEVICE], HOSTILE_NODE: [BROKEN_DEVICE]}, clock=time.time, executor=HostileExecutor
+    )
     async with platform_on(cluster) as served:
         served.platform.authenticator._users.actors[HOSTILE_USER] = Actor(HOSTILE_USER)
         root, eve = await served.client("root"), await served.client(HOSTILE_USER)

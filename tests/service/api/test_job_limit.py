@@ -11,7 +11,7 @@ import re
 import pytest
 
 from runai.hub_service.api.middleware.job_limit import JobLimit
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.wire.errors import Conflict
 from runai.hub_service.wire.workload_request import SubmitRequest
 
@@ -96,14 +96,14 @@ async def test_jobs_being_stored_count_towards_the_users_job_limit(limited_servi
     """Only one of two arrays has room: the second is submitted while the first is being stored."""
     ana = await limited_service.client("ana")
     storing, go_on = asyncio.Event(), asyncio.Event()
-    submit = SimulatedCluster.submit
+    submit = StoredCluster.submit
 
     async def slow_submit(self, specs, **options):
         storing.set()
         await go_on.wait()
         return await submit(self, specs, **options)
 
-    monkeypatch.setattr(SimulatedCluster, "submit", slow_submit)
+    monkeypatch.setattr(StoredCluster, "submit", slow_submit)
     first = asyncio.create_task(ana.submit(job_request(MAX_JOBS - 1)))
     await storing.wait()
 

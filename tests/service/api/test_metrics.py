@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
 from runai.hub_service.api.metrics.counters import ServiceCounters
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.model.device import Device
 from runai.hub_service.scheduler.model.snapshot import (
@@ -165,7 +165,7 @@ HOSTILE_NAME = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
 async def test_hostile_node_name_is_exported_as_one_metric_label(platform_on):
     """A node has its machine's name; a scrape reads the same name, and the name adds no line."""
     device = Device(0, HOSTILE_NAME, HOSTILE_NAME, 16_000, simulated=True)
-    async with platform_on(SimulatedCluster({HOSTILE_NAME: [device]}, clock=time.time)) as served:
+    async with platform_on(simulated_cluster({HOSTILE_NAME: [device]}, clock=time.time)) as served:
         text = await metrics_of(served, "root")
 
     assert list(samples(text, "runai_gpu_is_allocated")) == [(HOSTILE_NAME, "0")]

@@ -30,7 +30,7 @@ from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.api.views.viewer import _code
 from runai.hub_service.client.texts import described
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.model.records import Code
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop
 from runai.hub_service.wire.device_schemas import NodeView
@@ -100,14 +100,14 @@ async def test_front_page_lists_and_counts_workloads_that_match_the_filter(simul
 
 async def test_workload_list_shows_the_move_of_a_job_only_to_permitted_readers(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    cluster = simulated_cluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
         await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         reason = Reason(code="consolidated", rule="R10", text="moved to lab for nlp/owner")
         stop = Stop(workload="vision/exp1", worker="vision/exp1-0", reason=reason)
         assert await cluster.apply(plan(stop)) == []
-        cluster.complete("vision/exp1", 143)
+        cluster.executor.complete("vision/exp1", 143)
         await eventually_async(partial(_runs_again, cluster))
 
         listed = {name: (await client.workloads())[:1] for name, client in clients.items()}
@@ -122,12 +122,12 @@ async def test_workload_list_shows_the_move_of_a_job_only_to_permitted_readers(p
 
 async def test_pause_without_a_new_checkpoint_is_reported_on_page_and_by_describe(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    cluster = simulated_cluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
         await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         await clients["ana"].suspend("vision/exp1")
-        cluster.complete("vision/exp1", 143)
+        cluster.executor.complete("vision/exp1", 143)
         cluster.report_checkpoint("vision/exp1", ((0, 1),), is_new=False)
 
         detail = await clients["ana"].workload("vision/exp1")
@@ -148,12 +148,12 @@ async def test_pause_without_a_new_checkpoint_is_reported_on_page_and_by_describ
 
 async def test_kill_after_grace_at_job_stop_is_reported_on_page_and_by_describe(platform_on):
     devices = SimulatedDevices(2, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    cluster = simulated_cluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
         await submit_job(served)
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         await clients["ana"].suspend("vision/exp1")
-        cluster.complete("vision/exp1", -9, killed=True)
+        cluster.executor.complete("vision/exp1", -9, killed=True)
 
         detail = await clients["ana"].workload("vision/exp1")
         killed = [w.killed for w in await clients["nel"].workloads()]
@@ -174,7 +174,7 @@ async def test_workload_page_and_describe_show_job_code_only_to_permitted_reader
     platform_on, current_digit, description
 ):
     devices = SimulatedDevices(2, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    cluster = simulated_cluster({"lab": devices}, clock=time.time)
     async with platform_on(cluster) as served:
         await submit_job(served, code={"files": {"train.py": "0" * 64, "out.json": "gone"}})
         cluster.report_code("vision/exp1", 1, Code({"train.py": current_digit * 64}))

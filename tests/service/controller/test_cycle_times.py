@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.controller.controller import (
     MAX_CYCLE_INTERVAL_S,
     MAX_PAUSE_S,
@@ -57,7 +57,7 @@ def loop() -> Iterator[VirtualTimeLoop]:
 
 @pytest.fixture
 def cluster(loop: VirtualTimeLoop) -> SimulatedCluster:
-    cluster = SimulatedCluster({"lab": SimulatedDevices(2, node="lab").devices()}, clock=loop.time)
+    cluster = simulated_cluster({"lab": SimulatedDevices(2, node="lab").devices()}, clock=loop.time)
     loop.run_until_complete(
         cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000), members=("ana",)))
     )
@@ -161,7 +161,7 @@ def test_waiting_job_starts_within_a_tenth_of_a_second_after_a_job_ends(loop, cl
             await asyncio.sleep(3)
             before = (await cluster.workload("vision/second")).state
             ended = loop.time()
-            cluster.complete("vision/first")
+            cluster.executor.complete("vision/first")
             workload = await cluster.workload("vision/second")
             while workload.state != "running":
                 workload = await cluster.wait(workload.id, workload)
@@ -278,7 +278,7 @@ def test_deletion_of_running_job_starts_next_job_within_two_cycles(loop, cluster
             await asyncio.sleep(5)
             began = loop.time()
             await cluster.delete("vision/first", by="ana")
-            cluster.complete("vision/first")
+            cluster.executor.complete("vision/first")
             workload = await cluster.workload("vision/second")
             while workload.state != "running":
                 workload = await cluster.wait(workload.id, workload)

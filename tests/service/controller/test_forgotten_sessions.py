@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -35,7 +35,7 @@ def session(name: str, user: str = "ana", server: str = "", **more: Any) -> Work
 
 @pytest.fixture
 async def cluster() -> SimulatedCluster:
-    cluster = SimulatedCluster({"lab": SimulatedDevices(2).devices()}, clock=time.time)
+    cluster = simulated_cluster({"lab": SimulatedDevices(2).devices()}, clock=time.time)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000)))
     return cluster
 

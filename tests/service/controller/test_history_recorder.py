@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inline_decisions import inline_scheduler
-from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.simulated import MemoryStore, simulated_cluster
 from runai.hub_service.clusters.workloads.change_log import ChangeLog
 from runai.hub_service.controller import history_recorder
 from runai.hub_service.controller.controller import Controller
@@ -49,7 +49,7 @@ class SimulatedService:
 
     def __init__(self, folder: Path) -> None:
         self.now = START
-        self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
+        self.cluster = simulated_cluster({"box": DEVICES}, clock=self.clock)
         self.ledger = RecordingLedger(folder / "ledger.sqlite", self.clock)
         self.controller = Controller(self.cluster, inline_scheduler())
         self.recorder = HistoryRecorder(
@@ -96,7 +96,7 @@ async def test_request_of_a_job_that_started_and_ended_between_two_records_is_st
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
     await service.controller.cycle()
-    service.cluster.complete("vision/short")
+    service.cluster.executor.complete("vision/short")
 
     assert await service.cycle() == [("vision/short", REQUEST_JSON % DEFAULT_PRIORITY, 1)]
 
@@ -109,8 +109,8 @@ async def test_request_of_an_elastic_job_follows_its_workers_and_that_it_saves(s
 
     await service.cluster.scale("vision/grow", workers=3, min_workers=None, by="ana")
     [(_, scaled, _)] = await service.cycle()
-    row = service.cluster._index["vision/grow"]
-    service.cluster._index["vision/grow"] = replace(row, elastic=ElasticState(saves=True))
+    row = service.cluster.index["vision/grow"]
+    service.cluster.index["vision/grow"] = replace(row, elastic=ElasticState(saves=True))
     [(_, reported, _)] = await service.cycle()
 
     requests = [json.loads(text) for text in (first, scaled, reported)]
@@ -126,10 +126,10 @@ async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     service.now += 10
     await service.cluster.submit([replace(low, name="high", priority=75)])
     await service.cycle()
-    service.cluster.complete("vision/low", SIGTERM_EXIT)
+    service.cluster.executor.complete("vision/low", SIGTERM_EXIT)
     await service.cycle()
     service.now += 10
-    service.cluster.complete("vision/high")
+    service.cluster.executor.complete("vision/high")
     await service.cycle()
     service.now += 10
     await service.cycle()
@@ -150,7 +150,7 @@ async def test_request_of_a_partly_exited_gang_is_stored_whole_in_the_ledger(ser
     await service.cycle()
     service.now += 10
     await service.cluster.suspend("vision/gang", by="ana")
-    service.cluster.complete("vision/gang", SIGTERM_EXIT, worker=0)
+    service.cluster.executor.complete("vision/gang", SIGTERM_EXIT, worker=0)
     await service.cycle()
     service.now += 10
     await service.cycle()
@@ -169,7 +169,7 @@ async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_
         return now[0]
 
     store, ledger = MemoryStore(), Ledger(tmp_path / "ledger.sqlite", clock=clock)
-    cluster = SimulatedCluster({"box": DEVICES}, clock=clock, store=store)
+    cluster = simulated_cluster({"box": DEVICES}, clock=clock, store=store)
     await cluster.put_project(ProjectSpec("vision"))
     for name in ("deleted", "running"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
@@ -178,7 +178,7 @@ async def test_history_recorder_closes_workload_deleted_just_before_a_crash(tmp_
     await HistoryRecorder(cluster, ledger, Broadcast(), clock).record_changes()
     now[0] += 60
     await cluster.delete("vision/deleted", by="ana")
-    cluster.complete("vision/deleted", SIGTERM_EXIT)
+    cluster.executor.complete("vision/deleted", SIGTERM_EXIT)
     ledger.close()
 
     ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
@@ -201,7 +201,7 @@ async def test_history_recorder_closes_workload_that_ended_between_two_cycles(se
     )
     service.ledger.record(service.now, 0.0, allocations)
     await service.cluster.delete("vision/short", by="ana")
-    service.cluster.complete("vision/short", SIGTERM_EXIT)
+    service.cluster.executor.complete("vision/short", SIGTERM_EXIT)
     assert service.ledger.workloads() == ["vision/short"]
 
     await service.cycle()
@@ -228,7 +228,7 @@ async def test_history_recorder_writes_each_state_change_and_end_once(service, i
     await service.cluster.suspend("vision/suspended-again", by="ana")
     await service.cluster.delete("vision/brief", by="ana")
     if is_read_anew:
-        service.cluster._index._log = ChangeLog()
+        service.cluster.index._log = ChangeLog()
 
     for _ in range(2):
         await service.recorder.record_changes()
@@ -252,7 +252,7 @@ async def test_history_recorder_stores_the_request_of_a_job_submitted_anew(servi
         await service.cluster.submit([replace(spec)])
         await service.controller.cycle()
         requests += await service.cycle()
-        service.cluster.complete("vision/exp")
+        service.cluster.executor.complete("vision/exp")
         await service.cluster.delete("vision/exp", by="ana")
         service.now += 10
 
@@ -274,7 +274,7 @@ async def test_allocation_cache_is_rebuilt_only_when_allocations_change(service)
     await service.cluster.submit([WorkloadSpec("vision", "late", "ana", "job", ("train",))])
     assert await cache.now() is allocations
 
-    service.cluster.complete("vision/first", 0)
+    service.cluster.executor.complete("vision/first", 0)
     assert [allocation.workload for allocation in await cache.now()] == [
         allocation.workload for allocation in allocations if allocation.workload != "vision/first"
     ]
@@ -296,7 +296,7 @@ async def test_history_recorder_skips_jobs_that_only_move_up_in_the_queue(servic
 
     monkeypatch.setattr(history_recorder, "request_of", record_call)
 
-    service.cluster.complete("vision/a-runs")
+    service.cluster.executor.complete("vision/a-runs")
     await service.cycle()
     last = await service.cluster.workload("vision/c-last")
 

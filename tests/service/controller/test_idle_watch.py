@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster, simulated_cluster
 from runai.hub_service.controller.idle.idle_watch import IdleWatch
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.model.records import Process, ProjectSpec, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.records import Process, ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import Conflict
@@ -29,17 +29,15 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-class SlowCluster(SimulatedCluster):
-    """A cluster that runs a callback during its first release."""
+class SlowStore(MemoryStore):
+    """A store that runs a callback while its next change is being stored."""
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
 
-    async def release(self, workload: str, *, why: str, uid: str = "") -> WorkloadRecord:
-        record = await super().release(workload, why=why, uid=uid)
+    async def stored(self, workloads: Collection[str]) -> None:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile()
-        return record
 
 
 async def start_two_sessions(cluster: SimulatedCluster) -> list[str]:
@@ -67,14 +65,15 @@ async def report_idle(cluster: SimulatedCluster, watch: IdleWatch) -> None:
 
 
 async def test_concurrent_agent_reports_release_each_idle_session_once(ledger: Ledger) -> None:
-    cluster = SlowCluster({"lab": DEVICES}, clock=lambda: 5.0)
+    store = SlowStore()
+    cluster = simulated_cluster({"lab": DEVICES}, clock=lambda: 5.0, store=store)
     watch = IdleWatch(cluster, ledger)
     session_ids = await start_two_sessions(cluster)
 
     await report_idle(cluster, watch)
     for name in session_ids:
         await watch.release(await cluster.workload(name), by="ana")
-    cluster.meanwhile = partial(report_idle, cluster, watch)
+    store.meanwhile = partial(report_idle, cluster, watch)
     await report_idle(cluster, watch)
 
     assert all([(await cluster.workload(name)).released is not None for name in session_ids])
@@ -84,7 +83,7 @@ async def test_concurrent_agent_reports_release_each_idle_session_once(ledger: L
 
 
 async def test_idle_state_of_a_session_does_not_apply_to_its_successor(ledger: Ledger) -> None:
-    cluster = SimulatedCluster({"lab": DEVICES}, clock=lambda: 5.0)
+    cluster = simulated_cluster({"lab": DEVICES}, clock=lambda: 5.0)
     watch = IdleWatch(cluster, ledger)
     name, _ = await start_two_sessions(cluster)
     earlier = await cluster.workload(name)

@@ -116,7 +116,7 @@ async def test_events_of_a_job_are_not_notified_for_a_later_job_of_its_name(is_r
         for job in (stays, replaced):
             await lab.end(job, 1)
         if is_read_anew:
-            lab.simulated._index._log = ChangeLog()
+            lab.simulated.index._log = ChangeLog()
         await notifier.poll()
 
     found = [
@@ -135,7 +135,7 @@ async def test_pause_notification_says_whether_the_job_was_killed_after_its_grac
         await lab.started(job)
         await notifier.poll()
         await lab.cluster.apply(plan(stop(job.id)))
-        lab.simulated.complete(job.id, -9, killed=killed)
+        lab.simulated.executor.complete(job.id, -9, killed=killed)
         await notifier.poll()
 
     [notification] = recent.of("ana", Clock()())

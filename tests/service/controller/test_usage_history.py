@@ -7,7 +7,7 @@ import pytest
 from inline_decisions import inline_scheduler
 from labs import Clock
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.controller.controller import Controller
 from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
 from runai.hub_service.ledger import DeviceAllocation, Ledger
@@ -34,7 +34,7 @@ def ledger(tmp_path, clock):
 
 @pytest.fixture
 async def cluster(clock):
-    simulated = SimulatedCluster({"lab": SimulatedDevices(5, node="lab").devices()}, clock=clock)
+    simulated = simulated_cluster({"lab": SimulatedDevices(5, node="lab").devices()}, clock=clock)
     for name in ("vision", "nlp"):
         await simulated.put_project(ProjectSpec(name, quota=MilliGpu(1000), weight=1))
     return simulated

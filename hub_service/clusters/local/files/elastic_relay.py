@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
@@ -29,9 +29,6 @@ class RelayCluster(Protocol):
     def row(self, workload: WorkloadId) -> WorkloadRecord | None:
         """Return a workload's desired state."""
 
-    def elastic_dir(self, row: WorkloadRecord) -> ElasticDir:
-        """Return the directory that an elastic job shares with its workers."""
-
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Store the statuses of an elastic job's workers, by name."""
 
@@ -39,9 +36,12 @@ class RelayCluster(Protocol):
 class ElasticRelay:
     """Messages of all elastic jobs with active workers."""
 
-    def __init__(self, cluster: RelayCluster) -> None:
-        """Start without written targets."""
+    def __init__(
+        self, cluster: RelayCluster, elastic_dir: Callable[[WorkloadRecord], ElasticDir]
+    ) -> None:
+        """Start without written targets; jobs share an `elastic_dir` with their workers."""
         self._cluster = cluster
+        self._elastic_dir = elastic_dir
         self._written_generations: dict[WorkloadId, int] = {}
         """Generation of the last written target."""
         self._last_statuses: dict[WorkloadId, dict[str, WorkerStatus]] = {}
@@ -59,7 +59,7 @@ class ElasticRelay:
         if target is None or self._written_generations.get(row.id) == target.gen:
             return
         with contextlib.suppress(OSError):  # a full disk: tried again later
-            if self._cluster.elastic_dir(row).write_target(target):
+            if self._elastic_dir(row).write_target(target):
                 self._written_generations[row.id] = target.gen
                 self._wake_workers(row)
 
@@ -85,7 +85,7 @@ class ElasticRelay:
         if row is None or not row.active:
             self.drop(workload)
             return
-        shared = self._cluster.elastic_dir(row)
+        shared = self._elastic_dir(row)
         # Only of running processes: before, a file may be of an earlier start.
         names = [worker.name for worker in row.active if worker.process is not None]
         statuses = await asyncio.to_thread(shared.statuses, names)

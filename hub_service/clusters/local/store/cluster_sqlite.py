@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -196,6 +196,9 @@ class SqliteStore:
         ).all()
         self._connection.rollback()
         return [HistoryEvent(at, kind, text) for at, kind, text in found]
+
+    async def stored(self, workloads: Collection[WorkloadId]) -> None:
+        """Return at once: what `save` has written is durable, but for what it was to write soon."""
 
     def save(
         self,
