@@ -12,6 +12,7 @@ hub's token; then, one after another:
     explains  explanations while dry runs have forecasts made
     what_if   a what-if question, and the slowest `health/live` of another user meanwhile
     pages     300 open pages for a minute, with the CPU time of the service
+    relays    the same with 200 users' JupyterLab, one relay each, all in the generator
     flood     one user sends 500 requests a second, 200 at once; response times of other users
     loops     three users each submit 200 jobs in sequence
     commands  the same with the command `runai submit`, 40 each, and its start-up alone
@@ -56,7 +57,7 @@ PROJECTS, GPUS = 20, 160  # users of odd projects have three servers: 7.5 of a q
 STARTS_WITHIN_S = 120
 AT_ONCE = 16
 """Submissions at once while it is filled."""
-PAGES = 300
+PAGES, RELAYS = 300, 200
 FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
 PROBES = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
 """Requests of other users during a flood, each once a second."""
@@ -317,6 +318,30 @@ async def pages(
     return {"open": PAGES, "broken": broken, "pieces": pieces, "whoami_beside": whoami_times}
 
 
+async def relays(client: UserClient, url: str, seconds: float) -> Measured:
+    """Keep one window of 200 JupyterLabs open; count the frames that they receive."""
+    from runai.lab.feed import Feed  # noqa: PLC0415 - an older service's environment lacks it
+
+    frames, lost = 0, 0
+
+    def receive(frame: str) -> None:
+        nonlocal frames, lost
+        frames += 1
+        lost += "lost" in json.loads(frame)
+
+    feeds = [
+        Feed({"RUNAI_API_URL": url, "JUPYTERHUB_API_TOKEN": f"token-of-{name_of(number)}"})
+        for number in range(RELAYS)
+    ]
+    for feed in feeds:
+        feed.add(receive)
+    await asyncio.sleep(seconds)
+    whoami_times = spread([(await client.call(n, "api/v1/whoami"))[0] for n in range(40)])
+    for feed in feeds:
+        feed.remove(receive)
+    return {"open": RELAYS, "frames": frames, "lost": lost, "whoami_beside": whoami_times}
+
+
 async def flood(client: UserClient, loud: UserClient, seconds: float) -> Measured:
     """Flood the service as one user; return other users' response times without and with it."""
 
@@ -449,8 +474,10 @@ def _unused_port() -> int:
         return port
 
 
-PARTS = ("idle", "change", "explains", "what_if", "opens", "pages", "flood", "loops")
-PARTS += ("commands", "kills")
+PARTS = (
+    *("idle", "change", "explains", "what_if", "opens", "pages", "relays"),
+    *("flood", "loops", "commands", "kills"),
+)
 
 
 async def measure(python: str, options: argparse.Namespace) -> Measured:
@@ -473,6 +500,7 @@ async def measure(python: str, options: argparse.Namespace) -> Measured:
                     "what_if": lambda: what_if(client),
                     "opens": lambda: opens(client),
                     "pages": lambda: pages(client, http, options.users, options.seconds),
+                    "relays": lambda: relays(client, url, options.seconds),
                     "flood": lambda: flood(client, loud, options.seconds),
                     "loops": lambda: loops(client),
                     "commands": lambda: commands(python, url),

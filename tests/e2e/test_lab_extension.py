@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from accessibility import problems
 from e2e import lab
@@ -18,25 +19,56 @@ pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 TIMEOUT_MS = 90_000
 WIDTHS = (250, 300, 460)
 """Pixels of the side bar: the narrowest, as it opens, and where cards become rows."""
-PROGRAM = (
-    "import sys, threading\nprint('begun', sys.argv[1:], flush=True)\nthreading.Event().wait()"
-)
+PROGRAM = """
+import os, sys, time
+print("begun", sys.argv[1:], flush=True)
+while not os.path.exists("may-end"):
+    time.sleep(0.1)
+os.remove("may-end")
+"""
 
 
 @pytest.fixture
-def page(platform: HubPlatform, page_of: Callable[[str], Page]) -> Page:
-    """Return bob's JupyterLab with half a GPU, and a script in his folder."""
-    home = platform.data_dir / "users" / "bob"
-    # A notebook of another module would open again, and its views have lost their kernel.
-    shutil.rmtree(home / ".jupyter/lab/workspaces", ignore_errors=True)
-    page = page_of("bob")
-    if platform.client("bob").workloads():  # of the test before
-        page.goto(f"{platform.url}/user/bob/lab")
-    else:
-        lab.start_session(page, platform.url, "½ GPU")
-    lab.wait_for_lab(page)
-    (home / "train.py").write_text(PROGRAM)
-    return page
+def open_lab(platform: HubPlatform, page_of: Callable[[str], Page]) -> Callable[[str], Page]:
+    """Return a function: a user's JupyterLab with half a GPU, and a script in the folder."""
+
+    def open_lab_of(user: str) -> Page:
+        # A notebook of another module would open again, and its views have lost their kernel.
+        workspaces = home_of(platform, user) / ".jupyter/lab/workspaces"
+        shutil.rmtree(workspaces, ignore_errors=True)
+        page = page_of(user)
+        client = platform.client(user)
+        if client.workloads(user=user):  # of the test before
+            page.goto(f"{platform.url}/user/{user}/lab")
+        else:
+            lab.start_session(page, platform.url, "½ GPU")
+        lab.wait_for_lab(page)
+        (home_of(platform, user) / "train.py").write_text(PROGRAM)
+        return page
+
+    return open_lab_of
+
+
+@pytest.fixture
+def page(open_lab: Callable[[str], Page]) -> Page:
+    """Return bob's JupyterLab."""
+    return open_lab("bob")
+
+
+def home_of(platform: HubPlatform, user: str) -> Path:
+    return platform.data_dir / "users" / user
+
+
+def submit_by_two_clicks(page: Page, name: str, gpus: str, sentence: str) -> Locator:
+    """Run the script as a job once the form says this sentence; return the job's row."""
+    page.get_by_role("listitem").filter(has_text="train.py").click(button="right")
+    page.get_by_role("menuitem", name="Run as a GPU Job…").click()
+    form = page.locator(".runai-lab-form")
+    form.get_by_label("Name").first.fill(name)
+    form.get_by_label("GPUs").first.fill(gpus)
+    expect(form.get_by_role("status")).to_contain_text(sentence)
+    form.get_by_label("Name").first.press("Enter")
+    return page.locator(".runai-lab-side .runai-row").filter(has_text=name)
 
 
 def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
@@ -72,6 +104,33 @@ def test_script_runs_as_a_job_by_two_clicks_and_its_panel_follows_it(
     row.get_by_role("button", name="Really stop exp1").click()
     eventually(lambda: [w.kind for w in bob.workloads()] == ["session"])
     expect(page.locator(".runai-lab-log")).to_contain_text("There is no workload vision/exp1")
+
+
+def test_job_waits_for_a_colleagues_and_is_paused_and_resumed_in_both_their_windows(
+    platform: HubPlatform, open_lab: Callable[[str], Page]
+) -> None:
+    bob, patty = open_lab("bob"), open_lab("patty")
+
+    first = submit_by_two_clicks(patty, "first", "4", "start at once")
+    expect(first).to_contain_text("running")
+    bobs = submit_by_two_clicks(bob, "bobs", "4", "vision/bobs would wait")
+    expect(bobs).to_contain_text("waiting")
+    (home_of(platform, "patty") / "may-end").touch()
+    expect(first).to_contain_text("succeeded")
+    expect(bobs).to_contain_text("running")
+
+    second = submit_by_two_clicks(patty, "second", "2", "second would")
+    expect(second).to_contain_text("running")
+    expect(bobs).to_contain_text("paused")
+    lab.set_theme(home_of(platform, "bob"), "Dark")
+    bob.reload()
+    lab.wait_for_lab(bob)
+    expect(bobs).to_contain_text("paused")  # the side panel opens again with the page
+    lab.save_picture(bob, "jupyterlab-paused")
+    (home_of(platform, "patty") / "may-end").touch()
+    expect(bobs).to_contain_text("running")
+    (home_of(platform, "bob") / "may-end").touch()
+    expect(bobs).to_contain_text("succeeded")
 
 
 @pytest.mark.axe
