@@ -5,8 +5,8 @@
         plane.kubectl("get", "nodes")
 
 etcd, kube-apiserver (RBAC, TLS, service accounts' tokens), kube-controller-manager (Jobs, garbage
-collection, node lifecycle) and kwok, which plays every node's kubelet as kwok-stages.yaml says. No
-containers, no root; a start takes seconds. `objects` reads and changes the cluster's objects. For
+collection, node lifecycle), kube-scheduler, and kwok, which plays every node's kubelet as
+kwok-stages.yaml says. No containers, no root; a start takes seconds. `objects` reads and changes the cluster's objects. For
 the fixtures of tests/clusters/kubernetes and for benchmarks.
 """
 
@@ -144,21 +144,23 @@ class ControlPlane(Calls):
         self._run("kube-apiserver", self._api_server_flags(api, client))
         self._until_ready("kube-apiserver", "/readyz")
         self._run("kube-controller-manager", self._manager_flags(manager))
-        self._run(*self._nodes())
+        self._run("kube-scheduler", self._scheduler_flags())
+        self._run_nodes()
         # A namespace accepts no pods before it has its service account.
         self._until_ready(
             "kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default"
         )
 
-    def _nodes(self) -> tuple[str, dict[str, str]]:
-        """Return the program that manages the nodes, with its flags."""
-        return "kwok", {
+    def _run_nodes(self) -> None:
+        """Run what plays the nodes' kubelets."""
+        flags = {
             "kubeconfig": str(self.kubeconfig),
             "config": str(STAGES),
             "manage-all-nodes": "true",
             "node-ip": "127.0.0.1",
             "node-lease-duration-seconds": "40",
         }
+        self._run("kwok", flags)
 
     def _etcd_flags(self, client: int, peer: int) -> dict[str, str]:
         return {
@@ -202,6 +204,13 @@ class ControlPlane(Calls):
             # The defaults (20, 30) alone make the start several seconds longer.
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
+        }
+
+    def _scheduler_flags(self) -> dict[str, str]:
+        return {
+            "kubeconfig": str(self.user("system:kube-scheduler")),
+            "leader-elect": "false",
+            "secure-port": "0",
         }
 
     def _write_kubeconfig(self, name: str, user: Mapping[str, str]) -> Path:

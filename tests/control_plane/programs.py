@@ -5,8 +5,8 @@
     ~/.local/share/kubebuilder-envtest/k8s/*   setup-envtest's folders
     /usr/local/kubebuilder/bin, $PATH          an installation
 
-An envtest release lacks kube-controller-manager, kwok and helm, so each program is searched for in
-all of these.
+An envtest release lacks kube-controller-manager, kube-scheduler, kwok and helm, so each program is
+searched for in all of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import shutil
 from pathlib import Path
 
 BUILD = Path(__file__).with_name("build")
-NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok", "helm")
+NEEDED = (
+    *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
+    *("kwok", "helm"),
+)
 
 
 def find_program(name: str) -> Path | None:

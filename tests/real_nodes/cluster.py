@@ -34,7 +34,7 @@ LOST_AFTER_S = 20
 
 
 class PlaneOfRealNodes(ControlPlane):
-    """A control plane reachable by nodes and pods, with kube-scheduler."""
+    """A control plane reachable by nodes and pods."""
 
     host = GATEWAY
 
@@ -43,12 +43,8 @@ class PlaneOfRealNodes(ControlPlane):
         super().__init__()
         self.place = place
 
-    def _nodes(self) -> tuple[str, dict[str, str]]:
-        return "kube-scheduler", {
-            "kubeconfig": str(self.user("system:kube-scheduler")),
-            "leader-elect": "false",
-            "secure-port": "0",
-        }
+    def _run_nodes(self) -> None:
+        """Run nothing: the nodes have kubelets of their own."""
 
     def _api_server_flags(self, port: int, etcd: int) -> dict[str, str]:
         self._authority.user("kubelet-client", ["system:masters"]).write(self.folder, "kubelets")

@@ -16,7 +16,7 @@ from real_nodes.cgroups import hierarchies
 
 DEBIAN = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "runai/nodes/root"
 """Output of `fetch`: a tree as in `/`."""
-OF_KUBERNETES = ("kube-proxy", "kube-scheduler", "kubelet")
+OF_KUBERNETES = ("kube-proxy", "kubelet")
 OF_DEBIAN = (
     "bin/busybox",
     "usr/bin/containerd",

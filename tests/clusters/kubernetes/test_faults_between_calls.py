@@ -227,8 +227,8 @@ class FaultyRun:
                 self.scenario.lab.plane.restart("kube-apiserver")
                 release_call()
             if fate == "delayed":
-                # Its creation second may equal the other pods'; the order then follows the names.
-                self.scenario.lab.namespace.create(fraction_pod("created-meanwhile", "0.5"))
+                # Its creation second may equal the other pods': its name is the last, so they stay first.
+                self.scenario.lab.namespace.create(fraction_pod("z-created-meanwhile", "0.5"))
                 release_call()
             if fate != "scheduler killed":
                 self.wait(scheduler, lambda: self.server.are_over and self.scenario.is_over(), fate)
@@ -245,8 +245,8 @@ class FaultyRun:
 
     def later_pod_is_answered(self) -> bool:
         """Return True once the pod made during the delayed call has a device or a reason."""
-        found = self.scenario.lab.namespace.pod("created-meanwhile")
-        return "created-meanwhile" in self.scenario.visible_devices or bool(wait_message(found))
+        found = self.scenario.lab.namespace.pod("z-created-meanwhile")
+        return "z-created-meanwhile" in self.scenario.visible_devices or bool(wait_message(found))
 
     def arm(self, method: str, path_part: str, fate: str) -> Any:
         if fate in ("delayed", "API restart"):

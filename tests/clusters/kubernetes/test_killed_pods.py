@@ -191,7 +191,7 @@ def test_job_history_reports_a_pod_killed_by_a_stop(job, stop):
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("program", [EXITS_ON_TERM, KILLS_ITSELF], ids=["exit code", "kill -9"])
 def test_job_history_omits_programs_that_end_by_themselves_on_a_stop(job, program):
-    job.submit(program)
+    job.submit(program, grace_seconds=300)  # a busy machine is not that slow
 
     record = job.wait_for_record(state=suspend(job))
 
