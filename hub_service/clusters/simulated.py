@@ -5,7 +5,7 @@ on a real machine; there are no files and no real time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn, TypeAlias
 
@@ -200,7 +200,7 @@ class SimulatedExecutor:
         tail: int | None,
         follow: bool,
         parts: bool = False,
-    ) -> AsyncIterator[LogChunk]:
+    ) -> AsyncGenerator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail, parts
         first = record

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Callable,
     Collection,
     Iterable,
@@ -278,7 +278,7 @@ class LocalExecutor:
         tail: int | None,
         follow: bool,
         parts: bool = False,
-    ) -> AsyncIterator[LogChunk]:
+    ) -> AsyncGenerator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
         workload, uid = record.id, record.uid
         job = self._job_dir(record.spec)

@@ -5,7 +5,7 @@ their fate by the cluster's `report_…` methods. Calls are level-triggered: eac
 and `run` goes through all rows.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
@@ -97,7 +97,7 @@ class Executor(Protocol):
         tail: int | None,
         follow: bool,
         parts: bool = False,
-    ) -> AsyncIterator[LogChunk]:
+    ) -> AsyncGenerator[LogChunk]:
         """Yield the output of a workload's workers; `follow` continues until the end."""
 
     async def progress(

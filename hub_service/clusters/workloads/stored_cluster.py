@@ -8,7 +8,7 @@ durable (`Store.stored`).
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -317,10 +317,10 @@ class StoredCluster(Generic[ExecutorT]):
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
         record = self._single_row(self._checked_id(workload, uid))
-        async for chunk in self.executor.logs(
-            record, worker=worker, tail=tail, follow=follow, parts=parts
-        ):
-            yield chunk
+        chunks = self.executor.logs(record, worker=worker, tail=tail, follow=follow, parts=parts)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
     async def progress(
         self, only: Collection[WorkloadId] | None = None
