@@ -145,11 +145,6 @@ class SimulatedExecutor:
         del user
         return None
 
-    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
-        """Return False: there are no accounts."""
-        del row
-        return False
-
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return none."""
         del spec, now

@@ -6,8 +6,8 @@
 
 etcd, kube-apiserver (RBAC, TLS, service accounts' tokens), kube-controller-manager (Jobs, garbage
 collection, node lifecycle), kube-scheduler, and kwok, which plays every node's kubelet as
-kwok-stages.yaml says. No containers, no root; a start takes seconds. `objects` reads and changes the cluster's objects. For
-the fixtures of tests/clusters/kubernetes and for benchmarks.
+kwok-stages.yaml says. No containers, no root; a start takes seconds. `objects` reads and changes
+the cluster's objects. For the fixtures of tests/clusters/kubernetes and for benchmarks.
 """
 
 from __future__ import annotations

@@ -120,7 +120,9 @@ def test_job_waits_for_a_colleagues_and_is_paused_and_resumed_in_both_their_wind
     expect(bobs).to_contain_text("running")
 
     patty.get_by_role("tab", name="File Browser").click()
-    second = submit_by_two_clicks(patty, "second", "2", "the jobs that make room for it have stopped")
+    second = submit_by_two_clicks(
+        patty, "second", "2", "the jobs that make room for it have stopped"
+    )
     expect(second).to_contain_text("running")
     expect(bobs).to_contain_text("paused")
     lab.set_theme(home_of(platform, "bob"), "Dark")

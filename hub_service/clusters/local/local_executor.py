@@ -35,6 +35,7 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
 )
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.files.worker_log import WorkerLog, chosen_workers
+from runai.hub_service.clusters.local.processes.aside_jobs import AsideJobs
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.attempt_answers import (
     CheckpointAnswers,
@@ -136,7 +137,8 @@ class LocalExecutor:
         self._reconciler = Reconciler(data_dir / JOBS, self, clock, process_control)
         self._start_accounts: StartAccounts | None = None
         if accounts is not None:
-            self._start_accounts = StartAccounts(accounts, cluster, self._reconciler.enqueue, clock)
+            aside = AsideJobs(cluster, self._accounts, self.report_exit, clock)
+            self._start_accounts = StartAccounts(accounts, aside, self._reconciler.enqueue, clock)
         self._reported_faults: dict[str, str] = {}
         self._left_over = LeftOverProcesses(data_dir / LEFT_OVER, self._set_faults)
         self._checkpoint_answers = CheckpointAnswers(cluster, self._reconciler.attempt)
@@ -225,10 +227,6 @@ class LocalExecutor:
         """Return the Unix uid by which a user is known; None: workers run as the platform."""
         known = self._accounts.known(user)
         return None if known is None else known.uid
-
-    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
-        """Return True if a workload has a uid that is no more the person's by whose name it is."""
-        return self._accounts.belongs_to_former_user(row)
 
     async def check_account(self, user: str) -> None:
         """Check that a user's account answers now, and is the same person's as before."""

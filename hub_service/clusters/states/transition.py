@@ -83,7 +83,12 @@ class Store(Protocol):
         """
 
     async def stored(self, workloads: Collection[WorkloadId]) -> None:
-        """Return when everything saved of these workloads so far is durable."""
+        """Return when everything saved of these workloads so far is durable.
+
+        Raises:
+            InvalidRequest: a new workload is refused.
+            Unavailable: it takes too long; what is saved of a stored workload is tried again.
+        """
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events, oldest first."""

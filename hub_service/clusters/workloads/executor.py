@@ -56,9 +56,6 @@ class Executor(Protocol):
     def account_uid(self, user: str) -> int | None:
         """Return the Unix uid of a user's workers; None: that of the platform."""
 
-    def belongs_to_former_user(self, row: WorkloadRecord) -> bool:
-        """Return True if a workload is another person's than its user's account is now."""
-
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return the directories of a workload's checkpoints and logs."""
 

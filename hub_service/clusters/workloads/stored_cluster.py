@@ -17,7 +17,6 @@ from runai.hub_service.clusters.states import (
     lifecycle,
     membership,
     outcomes,
-    set_aside,
     user_actions,
     worker_bounds,
 )
@@ -47,7 +46,6 @@ from runai.hub_service.model.records import (
     Process,
     ProjectRecord,
     ProjectSpec,
-    StateReason,
     WorkerEnvironment,
     WorkloadId,
     WorkloadRecord,
@@ -55,7 +53,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot, Workload
 from runai.hub_service.wire.elastic_messages import WorkerStatus
-from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
+from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 
 ExecutorT = TypeVar("ExecutorT", bound=Executor)
 
@@ -91,7 +89,7 @@ class StoredCluster(Generic[ExecutorT]):
             store,
             self.index,
             clock=clock,
-            commit=partial(self._commit, quietly=True),
+            commit=partial(self.commit, quietly=True),
             announce=self._change_signal.wake,
         )
         self._unsaved_pauses = Counter[str]()
@@ -122,7 +120,7 @@ class StoredCluster(Generic[ExecutorT]):
             self.index, self.nodes, self._capacities, now=self._clock(), free_port=free_port
         )
         plan_transitions.convert(plan)
-        self._commit(plan_transitions.transitions, quietly=True)
+        self.commit(plan_transitions.transitions, quietly=True)
         await store_waits(
             plan_transitions.waits,
             self.index,
@@ -142,9 +140,14 @@ class StoredCluster(Generic[ExecutorT]):
             return existing
         self._refuse_used_names(specs)
         now = self._clock()
-        self._commit({spec.id: self._submission(spec, now, new_uid(now)) for spec in specs})
+        self.commit({spec.id: self._submission(spec, now, new_uid(now)) for spec in specs})
         records = [self.index[spec.id] for spec in specs]
-        await self._store.stored([record.id for record in records])
+        try:
+            await self._store.stored([record.id for record in records])
+        except RunaiError:  # nobody was told that there is such a workload
+            row_ids = (row_id for record in records for row_id in self.index.row_ids(record.id))
+            self.commit({row_id: Transition(None) for row_id in row_ids})
+            raise
         return records
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
@@ -205,7 +208,7 @@ class StoredCluster(Generic[ExecutorT]):
         now = self._clock()
         rows = self._unfinished_rows(self._checked_id(workload, uid))
         transitions = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
-        self._commit(transitions, urgent=True)
+        self.commit(transitions, urgent=True)
         await self._store.stored(transitions)
         return await self.workload(workload)
 
@@ -220,7 +223,7 @@ class StoredCluster(Generic[ExecutorT]):
             with suppress(NotFound, Unavailable):  # it waits in the queue
                 await self.executor.check_account(user)
         rows = self._unfinished_rows(self._checked_id(workload, uid))
-        self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
+        self.commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         await self._store.stored([row.id for row in rows])
         return await self.workload(workload)
 
@@ -242,7 +245,7 @@ class StoredCluster(Generic[ExecutorT]):
         """Set the bounds of an elastic job's workers; None: unchanged."""
         row, now = self._single_row(self._checked_id(workload, uid)), self._clock()
         scaled = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
-        self._commit({workload: scaled})
+        self.commit({workload: scaled})
         await self._store.stored([workload])
         return self._row(workload)
 
@@ -250,7 +253,7 @@ class StoredCluster(Generic[ExecutorT]):
         """Stop a workload if it runs, and delete it when its processes have gone."""
         now, row_ids = self._clock(), self.index.row_ids(self._checked_id(workload, uid))
         transitions = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in row_ids}
-        self._commit(transitions, urgent=True)
+        self.commit(transitions, urgent=True)
         await self._store.stored(transitions)
 
     async def attach(
@@ -260,7 +263,7 @@ class StoredCluster(Generic[ExecutorT]):
         row = self._single_row(self._checked_id(workload, uid))
         process = self.executor.recognised(row, process)
         user_actions.refuse_unless_attachable(row, process)
-        self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
+        self.commit({workload: lifecycle.attached(row, process, now=self._clock())})
         self.executor.adopt(row, process)
         await self._store.stored([workload])
         return self._row(workload)
@@ -268,14 +271,14 @@ class StoredCluster(Generic[ExecutorT]):
     async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
         row = self._single_row(self._checked_id(workload, uid))
-        self._commit({workload: user_actions.released(row, why=why, now=self._clock())})
+        self.commit({workload: user_actions.released(row, why=why, now=self._clock())})
         await self._store.stored([workload])
         return self._row(workload)
 
     async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
         row = self._single_row(self._checked_id(workload, uid))
-        self._commit({workload: user_actions.regained(row, by=by)})
+        self.commit({workload: user_actions.regained(row, by=by)})
         await self._store.stored([workload])
         return self._row(workload)
 
@@ -349,9 +352,7 @@ class StoredCluster(Generic[ExecutorT]):
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
-        self._commit(
-            {workload: Transition(self._row(workload), (("warning", text),))}, quietly=True
-        )
+        self.commit({workload: Transition(self._row(workload), (("warning", text),))}, quietly=True)
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out of use for these reasons, by UUID, and back where it is ""."""
@@ -363,7 +364,7 @@ class StoredCluster(Generic[ExecutorT]):
         after = with_faults(before, faults)
         if after != before:
             self.nodes = {**self.nodes, node: after}
-            self._commit(record_faults(node, before, after, self.index.values()))
+            self.commit(record_faults(node, before, after, self.index.values()))
             self._change_signal.wake()
 
     async def note_holders(self, node: str, report: NodeReport) -> None:
@@ -399,13 +400,13 @@ class StoredCluster(Generic[ExecutorT]):
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Record a worker's running process."""
         row = self._row(workload)
-        self._commit({workload: lifecycle.running(row, index, process, now=self._clock())})
+        self.commit({workload: lifecycle.running(row, index, process, now=self._clock())})
 
     def report_exit(self, workload: WorkloadId, index: int, exit_status: ExitStatus) -> None:
         """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
         transition = lifecycle.exited(row, index, exit_status, now=self._clock())
-        self._commit({workload: transition}, urgent=row.intent != "run")
+        self.commit({workload: transition}, urgent=row.intent != "run")
 
     def report_checkpoint(
         self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
@@ -414,7 +415,7 @@ class StoredCluster(Generic[ExecutorT]):
         if (row := self.index.row(workload)) is None:
             return
         transition = outcomes.examined(row, stops, is_new=is_new)
-        self._commit({workload: transition}, quietly=True)
+        self.commit({workload: transition}, quietly=True)
         if transition.events:
             self._unsaved_pauses[row.spec.project] += 1
 
@@ -422,56 +423,11 @@ class StoredCluster(Generic[ExecutorT]):
         """Record the code with which an attempt started; None: unknown."""
         if (row := self.index.row(workload)) is not None:
             transition = code_changes.noted(row, attempt, code)
-            self._commit({workload: transition}, quietly=True, soon=True)
-
-    def end_start(self, workload: WorkloadId, attempt: int, exit_status: ExitStatus) -> None:
-        """Apply an exit to the workers of a start that have not begun."""
-        row = self.index.row(workload)
-        for worker in row.active if row is not None else ():
-            if worker.attempt == attempt and worker.state == "starting":
-                self.report_exit(workload, worker.index, exit_status)
-
-    def set_aside(self, user: str, reason: StateReason) -> None:
-        """Set all jobs of a user aside that are in the queue, until `take_up`."""
-        transitions = {row.id: set_aside.set_aside(row, reason) for row in self._jobs_of(user)}
-        self._commit({w: aside for w, aside in transitions.items() if aside is not None})
-
-    def put_off(self, workload: WorkloadId, attempt: int, reason: StateReason) -> None:
-        """Set a job aside of which a start cannot go on; an elastic one goes on without it."""
-        row, now = self.index.row(workload), self._clock()
-        if row is None:
-            return
-        if (transition := set_aside.put_off_start(row, attempt, reason, now=now)) is not None:
-            self._commit({workload: transition})
-        self.end_start(workload, attempt, ExitStatus(None, stop_requested=True))
-
-    def take_up(self, user: str) -> None:
-        """Put a user's jobs that were set aside back into the queue."""
-        uid = self.executor.account_uid(user)
-        self._commit(
-            {
-                row.id: set_aside.taken_up(row, uid)
-                for row in self._jobs_of(user)
-                if row.is_set_aside and not self.executor.belongs_to_former_user(row)
-            }
-        )
-
-    def give_up(self, user: str, reason: StateReason) -> None:
-        """Suspend a user's jobs that were set aside."""
-        self._commit(
-            {
-                row.id: set_aside.given_up(row, reason)
-                for row in self._jobs_of(user)
-                if row.is_set_aside
-            }
-        )
-
-    def _jobs_of(self, user: str) -> list[WorkloadRecord]:
-        return [row for row in self.index.values() if row.spec.user == user]
+            self.commit({workload: transition}, quietly=True, soon=True)
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
-        self._commit(
+        self.commit(
             {workload: membership.apply_statuses(self._row(workload), statuses)}, quietly=True
         )
 
@@ -479,9 +435,9 @@ class StoredCluster(Generic[ExecutorT]):
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
         transitions = {row.id: lifecycle.due(row, now=now) for row in self.index.timed()}
-        self._commit({w: due for w, due in transitions.items() if due is not None})
+        self.commit({w: due for w, due in transitions.items() if due is not None})
         for workload in self.index.expired(now):
-            self._commit({workload: Transition(None, aged=True)}, quietly=True)
+            self.commit({workload: Transition(None, aged=True)}, quietly=True)
         return self.index.next_due()
 
     # -- storing ---------------------------------------------------------------------------------
@@ -510,7 +466,7 @@ class StoredCluster(Generic[ExecutorT]):
             raise user_actions.refusal_of_whole_array(record)
         return self._row(workload)
 
-    def _commit(
+    def commit(
         self,
         transitions: Mapping[WorkloadId, Transition],
         *,

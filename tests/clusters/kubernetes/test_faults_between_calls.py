@@ -227,7 +227,7 @@ class FaultyRun:
                 self.scenario.lab.plane.restart("kube-apiserver")
                 release_call()
             if fate == "delayed":
-                # Its creation second may equal the other pods': its name is the last, so they stay first.
+                # Made in the same second as others, it is the last by its name.
                 self.scenario.lab.namespace.create(fraction_pod("z-created-meanwhile", "0.5"))
                 release_call()
             if fate != "scheduler killed":

@@ -162,7 +162,8 @@ class TestUnreachableAccount:
 
 
 async def test_job_start_that_cannot_be_set_aside_on_a_full_disk_is_retried(lab, unix, monkeypatch):
-    monkeypatch.setattr(lab.cluster, "set_aside", FullDiskOnce(lab.cluster.set_aside))
+    aside = lab.cluster.executor._start_accounts._cluster
+    monkeypatch.setattr(aside, "set_aside", FullDiskOnce(aside.set_aside))
     workload = await submit_job(lab)
     unix.answer("ana", DIRECTORY_AWAY)
     await start_job(lab, workload)
@@ -312,7 +313,7 @@ class TestForgotten:
 
         for workload in ("vision/exp", "vision/other"):  # the last removal ends last
             if removal == "age":
-                lab.cluster._commit({workload: Transition(None, aged=True)})
+                lab.cluster.commit({workload: Transition(None, aged=True)})
             else:
                 await lab.cluster.delete(workload, by="an admin")
             await lab.until_deleted(workload)

@@ -10,6 +10,7 @@ import pytest
 from builders import job, project, snapshot
 from runai.hub_service.api.views.start_forecasts import PAUSE_FACTOR, ForecastCall, StartForecasts
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.clusters.states.set_aside import set_aside
 from runai.hub_service.controller.controller import Cycle
 from runai.hub_service.controller.decision_messages import Foreseen
 from runai.hub_service.model.records import StateReason
@@ -41,7 +42,11 @@ async def test_workload_list_has_the_expected_start_of_a_waiting_job(simulated):
     assert waiting.expected_start.at - waiting.submitted <= timedelta(seconds=601)
     assert waiting.expected_start.text.startswith("expected to start in")
 
-    simulated.platform.cluster.set_aside("ana", StateReason("account_away", "ana does not answer"))
+    cluster = simulated.platform.cluster
+    aside = set_aside(
+        cluster.index["vision/second"], StateReason("account_away", "ana does not answer")
+    )
+    cluster.commit({"vision/second": aside})
     assert await start_in_list(ana, "second") is None  # it waits for no GPU
 
 
