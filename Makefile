@@ -87,6 +87,7 @@ docs: $(VENV)/.installed-docs ## write what docs/ takes from the code, and build
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_permissions.py
 	$(BIN)/python docs/write_play.py
+	$(BIN)/python docs/write_gpujob_schema.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, decoded, key_of
+from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import read_gpu_job, status
 from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
@@ -165,6 +166,22 @@ def read_as(kind: str) -> Callable[[bytes], object]:
             READERS[kind]({**found, "metadata": {**own, **METADATA}})
 
     return reading
+
+
+def as_gpu_job(content: bytes) -> None:
+    """Parse a resource of a submitted job, and write its rows again."""
+    found = _json_object(content)
+    read = read_gpu_job({**found, "metadata": METADATA})
+    if read.rows:
+        status(read.rows, read.writer)
+
+
+def _json_object(content: bytes) -> dict[str, Any]:
+    try:
+        found = decoded(content)
+    except ValueError:
+        return {}  # the API server sends only JSON
+    return found if isinstance(found, dict) else {}
 
 
 def _annotated(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:

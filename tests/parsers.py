@@ -16,7 +16,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from pydantic import ValidationError
 
-from object_parsers import as_annotated_job, as_annotated_pod, read_as
+from object_parsers import as_annotated_job, as_annotated_pod, as_gpu_job, read_as
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.backup.backups import MANIFEST, read_manifest
 from runai.embedded.data_directory import DataDirectory
@@ -28,6 +28,7 @@ from runai.hub_service.client import calls
 from runai.hub_service.client.connection import read_config
 from runai.hub_service.client.notebook_program import read_notebook, values_of
 from runai.hub_service.client.request_options import request_values
+from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import UnreadableGpuJob
 from runai.hub_service.clusters.kubernetes.informers.node_pool import NodePool
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
@@ -315,6 +316,11 @@ PARSERS = {
     "Project": Parser(read_as("Project"), (), (
         (b'{"spec": {"parent": "a", "quota": "2.5", "buildQuota": 1, "limit": "unlimited",'
          b' "weight": 1, "neverLent": 1, "nodeTypes": {"build": ["a"]}, "members": ["ana"]}}'),
+    )),
+    "GpuJob": Parser(as_gpu_job, (UnreadableGpuJob,), (
+        (b'{"spec": {"project": "vision", "name": "exp", "user": "ana", "kind": "job", "command":'
+         b' ["train"], "gpus": 1000}, "status": {"format": 1, "writer": 1, "rows": "[{\\"state\\":'
+         b' \\"queued\\", \\"submitted\\": 1.5, \\"workers\\": []}]"}}'),
     )),
     "claim": Parser(read_as("claim"), (), (
         (b'{"metadata": {"annotations": {}}, "spec": {"storageClassName": "fast", "accessModes":'

@@ -150,7 +150,7 @@ def test_side_panel_is_accessible_at_each_width_in_both_themes(
         expect(page.locator("body")).to_have_attribute("data-jp-theme-light", is_light)
         page.locator(".runai-lab-line").click()
         side = page.locator(".runai-lab-side")
-        side.get_by_role("button", name="Details of").click()
+        side.get_by_role("button", name="Details of lab-bob").click()
         expect(side.locator(".runai-facts")).to_contain_text("Priority")
         for width in WIDTHS:
             side.evaluate("(side, width) => { side.style.width = `${width}px`; }", width)

@@ -69,6 +69,13 @@ def test_generated_permissions_page_is_up_to_date(checkout, generator, page):
     )
 
 
+def test_schema_of_gpujob_is_that_of_the_stored_request(checkout):
+    writer = load_script(checkout / "docs/write_gpujob_schema.py")
+    text = (checkout / "helm/crds/gpujobs.yaml").read_text()
+
+    assert writer.with_schema(text) == text, "make docs writes it"
+
+
 def test_documented_scheduler_play_equals_the_decisions_of_the_scheduler(checkout):
     play = load_script(checkout / "docs/write_play.py")
 
