@@ -79,10 +79,14 @@ class Informer(Generic[T]):
     def apply(self, found: Object, *, quietly: bool = False) -> None:
         """Apply an object from an answer before the watch reports it; skip older watch events.
 
-        Set `quietly` unless a user requested the change: then `on_change` is not called.
+        An answer that comes after the watch changes nothing: the watch has shown later versions
+        already, or the deletion. Set `quietly` unless a user requested the change: then `on_change`
+        is not called.
         """
-        key = key_of(found)
-        self._applied_versions[key] = int(found["metadata"]["resourceVersion"])
+        key, version = key_of(found), int(found["metadata"]["resourceVersion"])
+        if version <= int(self._resource_version or 0):
+            return
+        self._applied_versions[key] = version
         if (parsed := self._parsed(key, found)) is not None:
             before, self._objects[key] = self._objects.get(key), parsed
             if not quietly:
