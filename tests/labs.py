@@ -21,7 +21,7 @@ import psutil
 from runai.hub_service.clusters.local.local_cluster import open_local_cluster
 from runai.hub_service.clusters.local.local_executor import LocalCluster
 from runai.hub_service.clusters.local.processes.process_watch import lasting
-from runai.hub_service.clusters.simulated import SimulatedCluster, simulated_cluster
+from runai.hub_service.clusters.simulated import simulated_cluster
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
@@ -367,7 +367,7 @@ def sleeping() -> subprocess.Popen[bytes]:
 
 
 @contextlib.asynccontextmanager
-async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[None]:
+async def running(cluster: StoredCluster[Any]) -> AsyncGenerator[None]:
     """Run a cluster's background tasks; an error in them fails the test."""
     task = asyncio.ensure_future(cluster.run())
     try:

@@ -137,8 +137,8 @@ class SimulatedExecutor:
         del row, aged
         return nullcontext()
 
-    async def check_account(self, user: str) -> None:
-        """Accept any user."""
+    async def check(self, spec: WorkloadSpec) -> None:
+        """Accept any workload."""
 
     def account_uid(self, user: str) -> int | None:
         """Return None: there are no accounts."""

@@ -14,6 +14,8 @@ from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
+pytestmark = pytest.mark.not_on_pods("arrays come later")
+
 ARRAY_SIZE = 3 * len(DEVICES)
 """Three times as many jobs as the node has devices; each job requests one, so four start."""
 

@@ -10,6 +10,8 @@ from contract.observations import event_kinds, observed_workload
 from labs import DEVICES, NODE, plan, reserve, start
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
+pytestmark = pytest.mark.not_on_pods("devices have UUIDs when agents report them")
+
 FELL_OFF = "XID 79: GPU has fallen off the bus"
 DEVICE_0_BROKEN = {DEVICES[0].uuid: FELL_OFF}
 DEVICE_0_MENDED = {DEVICES[0].uuid: ""}

@@ -14,6 +14,8 @@ from runai.hub_service.model.records import ElasticState, WorkloadSpec
 from runai.hub_service.wire.elastic_messages import Reason, Target
 from waiting import eventually_async
 
+pytestmark = pytest.mark.not_on_pods("elastic jobs come later")
+
 
 def elastic_spec(lab: Lab, workers: int = 3, **fields) -> WorkloadSpec:
     return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)

@@ -8,7 +8,10 @@ from labs import NODE
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
-pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
+pytestmark = [
+    pytest.mark.not_on_kubernetes("its Job gives a pod its environment"),
+    pytest.mark.not_on_pods("their manifest has their environment"),
+]
 
 
 async def test_worker_environment_contains_workload_ids_and_gpu_share(lab):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from contract.observations import observed_workload
 from contract.test_arrays import run_cycle, submit_array
 from labs import MOVED, Lab, move, plan, start, stop
@@ -50,6 +52,7 @@ async def test_history_and_record_of_a_moved_job_report_the_move_until_its_next_
     assert [record.moved for record in (moving, moved, paused)] == [MOVED, MOVED, ""]
 
 
+@pytest.mark.not_on_pods("arrays come later")
 async def test_moved_array_element_reports_its_move_until_its_next_stop(lab):
     await submit_array(lab, 2, gpus=2)
     first, second = await run_cycle(lab)

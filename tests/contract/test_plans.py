@@ -100,6 +100,7 @@ async def test_decision_about_a_missing_object_is_refused_and_the_rest_of_the_pl
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
+@pytest.mark.not_on_pods("their manifest has their environment")
 async def test_gang_workers_start_together_and_have_ranks(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)

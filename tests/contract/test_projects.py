@@ -128,6 +128,7 @@ async def test_recreated_project_has_no_workload_of_the_deleted_project(lab):
 
 
 @pytest.mark.not_on_kubernetes("devices have no UUIDs there without an agent")
+@pytest.mark.not_on_pods("devices have UUIDs when agents report them")
 async def test_snapshot_contains_the_clusters_nodes(lab):
     snapshot = await lab.cluster.observe()
 

@@ -10,6 +10,8 @@ from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import WorkerState
 
+pytestmark = pytest.mark.not_on_pods("elastic jobs come later")
+
 
 async def start_elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
     fields = {"on_term": 143, "elastic": True, "gpus_max": MilliGpu(4000)} | fields

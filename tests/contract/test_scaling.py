@@ -10,6 +10,8 @@ from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 from waiting import eventually_async
 
+pytestmark = pytest.mark.not_on_pods("elastic jobs come later")
+
 
 def elastic_spec(lab: Lab, workers: int = 2, **fields) -> WorkloadSpec:
     return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)

@@ -10,7 +10,10 @@ from runai.hub_service.wire.errors import Conflict
 
 ATTACH_WITHIN_S = 120
 
-pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
+pytestmark = [
+    pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself"),
+    pytest.mark.not_on_pods("JupyterHub makes the pods of sessions"),
+]
 
 
 async def test_session_is_granted_gpus_attached_and_released_when_its_process_ends(lab):

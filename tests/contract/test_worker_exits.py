@@ -76,6 +76,7 @@ async def test_stopping_worker_occupies_its_devices_until_it_exits(lab):
 
 
 @pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
+@pytest.mark.not_on_pods("their manifest has their environment")
 async def test_paused_job_resumes_with_its_age_and_checkpoint_directory(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
@@ -101,6 +102,7 @@ async def test_paused_job_resumes_with_its_age_and_checkpoint_directory(lab):
 
 
 @pytest.mark.not_on_kubernetes("the Job controller times retries")
+@pytest.mark.not_on_pods("their clock is the real one: the delays are not exact")
 async def test_failed_job_is_retried_with_growing_delays_up_to_its_limit(lab):
     spec = lab.job(backoff_limit=2)
     await lab.started(spec)

@@ -60,6 +60,7 @@ from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.transition import ExitStatus
 from runai.hub_service.clusters.workloads.agent_allocations import AgentAllocations
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
+from runai.hub_service.clusters.workloads.timetable import Timetable
 from runai.hub_service.clusters.workloads.worker_environment import (
     elastic_dir,
     worker_environment,
@@ -87,7 +88,7 @@ from runai.hub_service.processes.program_files import named_files
 from runai.hub_service.processes.session_end import LeftOver, SessionProcesses
 from runai.hub_service.processes.tmp_dirs import TmpDirs, is_in_tmp_dir
 from runai.hub_service.processes.user_account import UnixAccount
-from runai.hub_service.wire.errors import NotFound, Unavailable
+from runai.hub_service.wire.errors import NotFound
 
 LOG = logging.getLogger("runai.service")
 
@@ -149,7 +150,7 @@ class LocalExecutor:
         self._cleanup = JobDirCleanup(data_dir / JOBS)
         self._cleanup.settle(self._is_stored)
         self._tmp_dirs = TmpDirs(data_dir, for_all=accounts is not None)
-        self._timetable_changed = asyncio.Event()
+        self._timetable = Timetable(cluster.apply_due_transitions, clock)
 
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running workers first."""
@@ -161,7 +162,7 @@ class LocalExecutor:
                     self._requests.enforce_request(worker.name, row.spec)
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._run_timers())
+            tasks.create_task(self._timetable.run())
             tasks.create_task(self._cleanup.run())
             tasks.create_task(self._elastic_relay.run())
             tasks.create_task(self._checkpoint_answers.run())
@@ -192,7 +193,7 @@ class LocalExecutor:
             self._reconciler.enqueue(row.id)
         self._checkpoint_answers.enqueue(row)
         self._code_answers.enqueue(row)
-        self._timetable_changed.set()
+        self._timetable.announce()
 
     @contextlib.contextmanager
     def forgetting(self, row: WorkloadRecord, *, aged: bool = False) -> Iterator[None]:
@@ -205,7 +206,7 @@ class LocalExecutor:
         self._elastic_relay.drop(row.id)
         if self._start_accounts is not None:
             self._start_accounts.forget(row.id)
-        self._timetable_changed.set()
+        self._timetable.announce()
 
     def _home_dir(self, row: WorkloadRecord) -> HomeJobDir | None:
         """Return a workload's directory in its user's home; None: there is none, or it stays."""
@@ -228,10 +229,10 @@ class LocalExecutor:
         known = self._accounts.known(user)
         return None if known is None else known.uid
 
-    async def check_account(self, user: str) -> None:
-        """Check that a user's account answers now, and is the same person's as before."""
+    async def check(self, spec: WorkloadSpec) -> None:
+        """Check that the user's account answers now, and is the same person's as before."""
         if self._directory is not None:
-            await self._directory.account(user)
+            await self._directory.account(spec.user)
 
     def free_port(self) -> int:
         """Return an unused port."""
@@ -468,21 +469,6 @@ class LocalExecutor:
         """Return True if the row of this very workload is stored."""
         row = self._cluster.index.get(workload)
         return row is not None and row.submitted == submitted
-
-    # -- time and directories --------------------------------------------------------------------
-
-    async def _run_timers(self) -> NoReturn:
-        """Apply transitions as they are due, until cancelled."""
-        while True:
-            self._timetable_changed.clear()
-            try:
-                when = self._cluster.apply_due_transitions()
-            except Unavailable as away:
-                when = self._clock() + away.retry_after
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if when is None else max(0, when - self._clock())):
-                    await self._timetable_changed.wait()
-            await asyncio.sleep(0)  # yield: there may be thousands to delete
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / JOBS / spec.project / spec.name

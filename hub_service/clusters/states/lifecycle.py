@@ -97,8 +97,12 @@ def running(row: WorkloadRecord, index: int, process: Process, *, now: float) ->
     row = with_worker(row, worker)
     return Transition(
         _with_state(row, now),
-        (("running", f"{_worker_prefix(row, index)}runs as process {process.pid}"),),
+        (("running", f"{_worker_prefix(row, index)}runs{_process_text(process)}"),),
     )
+
+
+def _process_text(process: Process) -> str:
+    return f" as process {process.pid}" if process.pid else ""  # of a pod the kubelet knows it
 
 
 def attached(row: WorkloadRecord, process: Process, *, now: float) -> Transition:

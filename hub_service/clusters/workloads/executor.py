@@ -44,12 +44,13 @@ class Executor(Protocol):
 
     # -- users and places ------------------------------------------------------------------------
 
-    async def check_account(self, user: str) -> None:
-        """Check that a user's workers can run now.
+    async def check(self, spec: WorkloadSpec) -> None:
+        """Check that a workload's workers can be run here, and now.
 
         Raises:
-            NotFound: there is no such account.
-            Forbidden: it is another person's now.
+            InvalidRequest: the workload is not possible here.
+            NotFound: its user has no account.
+            Forbidden: the account is another person's now.
             Unavailable: it does not answer.
         """
 

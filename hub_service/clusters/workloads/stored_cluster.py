@@ -133,9 +133,9 @@ class StoredCluster(Generic[ExecutorT]):
     # -- workloads -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
-        """Store new workloads, all or none, of users whose accounts answer now."""
-        for user in {spec.user for spec in specs}:
-            await self.executor.check_account(user)
+        """Store new workloads, all or none, if they can be run now."""
+        for spec in specs:
+            await self.executor.check(spec)
         if specs and (existing := self.index.submitted_under(specs[0].user, specs[0].key)):
             return existing
         self._refuse_used_names(specs)
@@ -218,10 +218,9 @@ class StoredCluster(Generic[ExecutorT]):
         Raises:
             Forbidden: its user's account is another person's now.
         """
-        rows = self._unfinished_rows(self._checked_id(workload, uid))
-        for user in {row.spec.user for row in rows}:
+        for row in self._unfinished_rows(self._checked_id(workload, uid))[:1]:
             with suppress(NotFound, Unavailable):  # it waits in the queue
-                await self.executor.check_account(user)
+                await self.executor.check(row.spec)
         rows = self._unfinished_rows(self._checked_id(workload, uid))
         self.commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         await self._store.stored([row.id for row in rows])
@@ -344,6 +343,14 @@ class StoredCluster(Generic[ExecutorT]):
     async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node."""
         return self.nodes
+
+    def set_nodes(
+        self, nodes: Mapping[str, Sequence[Device]], capacities: Mapping[str, NodeCapacity]
+    ) -> None:
+        """Replace the nodes by those that there are now."""
+        self.nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self._capacities = dict(capacities)
+        self._change_signal.wake()
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""

@@ -42,7 +42,7 @@ class GpuJob:
     """Its resourceVersion."""
     spec: WorkloadSpec
     rows: tuple[WorkloadRecord, ...]
-    """(): its submission was not completed."""
+    """(): the submission was not completed."""
     writer: int
     """Number of the leader that wrote the rows."""
 

@@ -22,6 +22,7 @@ from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import (
     read_gpu_job,
     status,
 )
+from runai.hub_service.clusters.kubernetes.gpu_jobs.worker_pod import Resource
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name, other_name
 from runai.hub_service.model.records import (
     HistoryEvent,
@@ -161,6 +162,11 @@ class ResourceStore:
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events since this service's start, oldest first."""
         return list(self._history.get(workload, ()))
+
+    def resource(self, home_id: WorkloadId) -> Resource | None:
+        """Return the resource of a job or whole array; None: it has none."""
+        home = self._homes.get(home_id)
+        return Resource(home.name, home.uid) if home is not None and home.uid else None
 
     def unhealthy_reason(self) -> str:
         """Return why a write has failed and is tried again; "" if none does."""
