@@ -13,6 +13,11 @@ from typing import Any, TypeVar, cast
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, decoded, key_of
 from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import read_gpu_job, status
+from runai.hub_service.clusters.kubernetes.gpu_jobs.worker_pod import (
+    WorkerPod,
+    exit_of,
+    read_worker_pod,
+)
 from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
@@ -92,6 +97,11 @@ def _use_pod(pod: Pod) -> None:
     str(pod)
 
 
+def _use_worker_pod(found: WorkerPod) -> None:
+    _use_pod(found.pod)
+    str((exit_of(found, is_stopping=False), exit_of(found, is_stopping=True), found.key))
+
+
 def _use_job(job: Job) -> None:
     for pod in (job.template, *job.templates[:3]):
         _use_pod(pod)
@@ -142,6 +152,7 @@ CLASS = read_class({"provisioner": "p", "volumeBindingMode": "WaitForFirstConsum
 
 READERS: dict[str, Callable[[dict[str, Any]], None]] = {
     "pod": _via_informer(EVERYTHING.read_pod, _use_pod),
+    "worker's pod": _via_informer(read_worker_pod, _use_worker_pod),
     "Job": _via_informer(EVERYTHING.read_job, _use_job),
     "PyTorchJob": _via_informer(EVERYTHING.read_pytorch_job, _use_job),
     "node": _via_informer(read_node, _use_node),

@@ -317,6 +317,12 @@ PARSERS = {
         (b'{"spec": {"parent": "a", "quota": "2.5", "buildQuota": 1, "limit": "unlimited",'
          b' "weight": 1, "neverLent": 1, "nodeTypes": {"build": ["a"]}, "members": ["ana"]}}'),
     )),
+    "worker's pod": Parser(read_as("worker's pod"), (), (
+        (b'{"metadata": {"labels": {"runai/attempt": "1", "runai/workload": "exp", "runai/project":'
+         b' "vision"}}, "spec": {"containers": []}, "status": {"conditions": [{"type":'
+         b' "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"},'
+         b' {"type": "DisruptionTarget", "status": "True", "message": "evicted"}]}}'),
+    )),
     "GpuJob": Parser(as_gpu_job, (UnreadableGpuJob,), (
         (b'{"spec": {"project": "vision", "name": "exp", "user": "ana", "kind": "job", "command":'
          b' ["train"], "gpus": 1000}, "status": {"format": 1, "writer": 1, "rows": "[{\\"state\\":'

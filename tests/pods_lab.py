@@ -152,12 +152,12 @@ async def serving_pods(
     """Open the cluster as a service does that starts: it knows what the API server stores."""
     async with await Api.connect(str(rights)) as api:
         store = await ResourceStore.open(api, namespace, clock=clock)
-        image = PodTemplateSource("example/train")
+        source = PodTemplateSource("example/train")
         cluster = StoredCluster(
             store,
             {},
             lambda cluster: PodExecutor(
-                *(cluster, api, store, namespace, lambda _spec: image),
+                *(cluster, api, store, namespace, lambda _spec: source),
                 api_url=API_URL,
                 patience_s=60,  # of a busy machine
                 clock=clock,

@@ -377,4 +377,4 @@ def _short(server: FaultyServer) -> list[tuple[str, str]]:
 
 def _row_uid(found: Any) -> str:
     rows = found.get("status", {}).get("rows", "")
-    return rows.partition('"uid":"')[2].partition('"')[0]
+    return str(rows.partition('"uid":"')[2].partition('"')[0])

@@ -124,18 +124,18 @@ class PodExecutor:
         self._next_change = asyncio.Event()
         self._allocations = AgentAllocations()
         self._timetable = Timetable(cluster.apply_due_transitions, clock)
-        self._pods = Informer(
+        self._pod_informer = Informer(
             api, self._path, read_worker_pod, self._announce, labelSelector=ATTEMPT_LABEL
         )
-        self._nodes = Informer(api, "/api/v1/nodes", read_node, self._set_nodes)
+        self._node_informer = Informer(api, "/api/v1/nodes", read_node, self._set_nodes)
 
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running pods first."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._pods.run(), self._nodes.run(), self._store.run()):
+            for work in (self._pod_informer.run(), self._node_informer.run(), self._store.run()):
                 tasks.create_task(work)
-            await self._pods.listed()
-            await self._nodes.listed()
+            await self._pod_informer.listed()
+            await self._node_informer.listed()
             for row in list(self._cluster.index.values()):
                 self._touched[row.id] = None
                 if row.is_set_aside:
@@ -147,7 +147,7 @@ class PodExecutor:
 
     async def nodes_listed(self) -> None:
         """Return when the cluster has its nodes."""
-        await self._nodes.listed()
+        await self._node_informer.listed()
 
     # -- calls of the cluster --------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class PodExecutor:
 
     def _set_nodes(self) -> None:
         """Show the cluster the nodes, with the devices of closed ones out of use."""
-        nodes = sorted(self._nodes.objects.items())
+        nodes = sorted(self._node_informer.objects.items())
         self._cluster.set_nodes(
             {name: with_faults(_devices(node), self._faults) for name, node in nodes},
             {name: NodeCapacity(node.cpu_milli, node.memory_mib) for name, node in nodes},
@@ -260,7 +260,7 @@ class PodExecutor:
 
     def _pods_by_workload(self) -> Mapping[WorkloadId, list[Pod]]:
         found: dict[WorkloadId, list[Pod]] = defaultdict(list)
-        for each in self._pods.objects.values():
+        for each in self._pod_informer.objects.values():
             found[each.workload].append(each.pod)
         return found
 
@@ -269,7 +269,7 @@ class PodExecutor:
             await self._is_changed.wait()
             self._is_changed.clear()
             pods: dict[WorkloadId, dict[tuple[int, int], WorkerPod]] = defaultdict(dict)
-            for each in self._pods.objects.values():
+            for each in self._pod_informer.objects.values():
                 pods[each.workload][each.key] = each
                 self._known.add(each.pod.name)
             touched, self._touched = self._touched, {}
@@ -429,7 +429,7 @@ class PodExecutor:
             self._put_off(row.id, attempt, f"Kubernetes refuses its pod: {refused.message}")
             return
         self._known.add(body["metadata"]["name"])
-        self._pods.apply(made)
+        self._pod_informer.apply(made)
 
     def _template(self, spec: WorkloadSpec, name: str) -> Object:
         """Return the template of a job's pods.
@@ -445,7 +445,7 @@ class PodExecutor:
     async def _open(self, found: WorkerPod) -> None:
         """Take the gate away: the devices are free."""
         async with self._slots:
-            self._pods.apply(await self._api.patch(self._path_of(found), OPENED))
+            self._pod_informer.apply(await self._api.patch(self._path_of(found), OPENED))
 
     async def _delete(self, found: WorkerPod) -> None:
         """Delete a pod: its programs have their grace period."""
@@ -459,7 +459,7 @@ class PodExecutor:
                 raise
         else:
             if "deletionTimestamp" in deleted.get("metadata", {}):
-                self._pods.apply(deleted)
+                self._pod_informer.apply(deleted)
 
     def _path_of(self, found: WorkerPod) -> str:
         return f"{self._path}/{found.pod.name}"
