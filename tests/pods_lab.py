@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from runai.hub_service.clusters.kubernetes.gpu_jobs.worker_pod import ATTEMPT_LA
 from runai.hub_service.clusters.kubernetes.objects.core_objects import WORKLOAD_LABEL
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTemplateSource
 from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
-from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.records import Process, WorkloadSpec
 from runai.hub_service.wire.elastic_messages import WorkerStatus
 from waiting import eventually_async
 
@@ -71,17 +71,6 @@ class PodsLab(Lab):
         for pod in await self._pods(spec):
             self.around.namespace.annotate(pod["metadata"]["name"], notes)
 
-    async def until(self, workload: str, *states: str) -> WorkloadRecord:
-        record: WorkloadRecord
-
-        async def is_in_state() -> bool:
-            nonlocal record
-            record = await self.cluster.workload(workload)
-            return record.state in states
-
-        await eventually_async(is_in_state, what=f"{workload} is {' or '.join(states)}")
-        return record
-
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
         name = ""
 
@@ -110,39 +99,36 @@ class PodsLab(Lab):
         return [pod for pod in found if wanted.items() <= pod["metadata"]["labels"].items()]
 
 
-def allow_pods(plane: ControlPlane, namespace: str) -> Path:
-    """Give an account the rights that pods of our own need; return its kubeconfig."""
+def give_rights(
+    plane: ControlPlane, namespace: str, rights: Mapping[tuple[str, str], Sequence[str]]
+) -> Path:
+    """Give an account verbs on resources of a namespace, by API group; return its kubeconfig."""
+    bind(plane, f"/namespaces/{namespace}", "Role", "jobs", namespace, rights)
+    return plane.service_account(namespace, "default")
+
+
+def bind(
+    plane: ControlPlane,
+    where: str,
+    kind: str,
+    name: str,
+    namespace: str,
+    rights: Mapping[tuple[str, str], Sequence[str]],
+) -> None:
+    """Make a role of this kind, and bind it to a namespace's default account."""
     group = "rbac.authorization.k8s.io"
+    path = f"/apis/{group}/v1{where}/{kind.lower()}"
     rules = [
         {"apiGroups": [of], "resources": [resource], "verbs": list(verbs)}
-        for (of, resource), verbs in RIGHTS.items()
+        for (of, resource), verbs in rights.items()
     ]
-    reading = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
-    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-    path = f"/apis/{group}/v1"
-    inside = f"{path}/namespaces/{namespace}"
-    plane.request("POST", f"{inside}/roles", {"metadata": {"name": "pods"}, "rules": rules})
-    plane.request(
-        "POST",
-        f"{inside}/rolebindings",
-        {
-            "metadata": {"name": "pods"},
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": "pods"},
-            "subjects": [subject],
-        },
-    )
-    name = f"nodes-of-{namespace}"
-    plane.request("POST", f"{path}/clusterroles", {"metadata": {"name": name}, "rules": reading})
-    plane.request(
-        "POST",
-        f"{path}/clusterrolebindings",
-        {
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-            "subjects": [subject],
-        },
-    )
-    return plane.service_account(namespace, "default")
+    plane.request("POST", f"{path}s", {"metadata": {"name": name}, "rules": rules})
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+    }
+    plane.request("POST", f"{path}bindings", binding)
 
 
 @contextlib.asynccontextmanager
@@ -178,7 +164,10 @@ async def pods_lab(plane: ControlPlane) -> AsyncGenerator[PodsLab]:
     around = ClusterLab(plane)
     memory = str(DEVICES[0].memory_mib)
     around.node(NODE, gpus=len(DEVICES), labels={"nvidia.com/gpu.memory": memory})
-    rights = allow_pods(plane, around.namespace.name)
+    rights = give_rights(plane, around.namespace.name, RIGHTS)
+    nodes = {("", "nodes"): ("list", "watch")}
+    name = f"nodes-of-{around.namespace.name}"
+    bind(plane, "", "ClusterRole", name, around.namespace.name, nodes)
     clock = RealTime()
     try:
         async with serving_pods(rights, around.namespace.name, clock) as cluster:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from control_plane.faults import FaultyServer
+from pods_lab import give_rights
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import path_of
 from runai.hub_service.clusters.kubernetes.gpu_jobs.resource_store import (
@@ -58,33 +59,16 @@ def running(row: WorkloadRecord) -> WorkloadRecord:
     return replace(row, state=WorkloadState.RUNNING, workers=workers, attempts=1, started=101.5)
 
 
-RIGHTS = [
-    {
-        "apiGroups": ["jupyter-runai.dev"],
-        "resources": ["gpujobs"],
-        "verbs": ["create", "delete", "list"],
-    },
-    {
-        "apiGroups": ["jupyter-runai.dev"],
-        "resources": ["gpujobs/status"],
-        "verbs": ["update"],
-    },
-]
+RIGHTS = {
+    ("jupyter-runai.dev", "gpujobs"): ("create", "delete", "list"),
+    ("jupyter-runai.dev", "gpujobs/status"): ("update",),
+}
 
 
 @pytest.fixture
 def server(plane: Any, lab: Any) -> Iterator[FaultyServer]:
     """Return the API server, with just these rights, behind a proxy that can fail."""
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{lab.namespace.name}"
-    plane.request("POST", f"{rbac}/roles", {"metadata": {"name": "store"}, "rules": RIGHTS})
-    group = "rbac.authorization.k8s.io"
-    binding = {
-        "metadata": {"name": "store"},
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "store"},
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
-    }
-    plane.request("POST", f"{rbac}/rolebindings", binding)
-    with FaultyServer(plane.service_account("default", "default")) as faulty:
+    with FaultyServer(give_rights(plane, lab.namespace.name, RIGHTS)) as faulty:
         yield faulty
 
 
@@ -326,6 +310,7 @@ async def test_deletion_by_kubectl_is_reported(open_store: OPEN, plane: Any, lab
         plane.kubectl("delete", "gpujob", "vision-exp", "-n", lab.namespace.name)
         store.save([running(queued(job()))])
         await store.stored(["vision/exp"])
+        store.save(deleted=["vision/exp"])  # by the cluster, after the report
 
     assert removed == ["vision/exp"]
     assert list(store.rows()) == []

@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -22,7 +22,7 @@ from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
-from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, RunaiError, Unavailable
 
 _MAX_DEPTH = 200
 """Maximum nesting depth; the objects that we read reach less than a third of it."""
@@ -68,6 +68,8 @@ ANSWERED_WITHIN_S = 30.0
 ARRIVES_WITHIN_S = 4.0
 """Maximum time that closing a client waits for answers to requests in flight."""
 TRIES = 5
+_PAGE = "500"
+"""Objects of one page of a list."""
 LONGEST_PAUSE_S = 10.0
 PIECE_BYTES = 65_536
 LONGEST_LINE_BYTES = 2**21
@@ -159,6 +161,16 @@ class Api:
     async def get(self, path: str, **query: str) -> Object:
         """Return an object or a list."""
         return await self._request("GET", path, query=query)
+
+    async def pages(self, path: str, **query: str) -> AsyncGenerator[Object, None]:
+        """Yield a whole list, page by page."""
+        query["limit"] = _PAGE
+        while True:
+            page = await self.get(path, **query)
+            yield page
+            query["continue"] = page["metadata"].get("continue", "")
+            if not query["continue"]:
+                return
 
     async def create(self, path: str, body: Object, *, retry: bool = True) -> Object:
         """Create an object; without `retry`, a throttled request fails at once."""
@@ -425,16 +437,17 @@ def translate_api_errors() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        _raise_translated(error)
+        raise translated(error) from error
 
 
-def _raise_translated(error: ApiError) -> NoReturn:
+def translated(error: ApiError) -> RunaiError:
+    """Return the cluster error of an API server error."""
     if error.status in (409, 404):
-        raise Conflict(
+        return Conflict(
             f"Kubernetes refuses it: {error.message}.", hint="Look again.", code="changed_meanwhile"
-        ) from error
+        )
     if error.status in (400, 403, 422):
-        raise InvalidRequest(f"Kubernetes refuses it: {error.message}.", hint="") from error
-    raise Unavailable(
+        return InvalidRequest(f"Kubernetes refuses it: {error.message}.", hint="")
+    return Unavailable(
         f"Kubernetes does not do it now: {error.message}.", hint="Try again in a moment."
-    ) from error
+    )

@@ -13,13 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import gpus_text
+from runai.hub_service.clusters.kubernetes.objects.core_objects import WORKLOAD_LABEL
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec, WorkloadState
 
 API_VERSION: Final = "jupyter-runai.dev/v1alpha1"
-PROJECT_LABEL: Final = "runai/project"
-WORKLOAD_LABEL: Final = "runai/workload"
 ROW_FORMAT: Final = 1
 """Version of the rows' JSON; a later version is not read."""
 MAX_REASON: Final = 500
@@ -59,7 +58,7 @@ def manifest(spec: WorkloadSpec, name: str) -> dict[str, Any]:
         "kind": "GpuJob",
         "metadata": {
             "name": name,
-            "labels": {PROJECT_LABEL: spec.project, WORKLOAD_LABEL: spec.name},
+            "labels": {"runai/project": spec.project, WORKLOAD_LABEL: spec.name},
         },
         "spec": _SPEC.dump_python(spec, mode="json", exclude_defaults=True),
     }
@@ -142,10 +141,3 @@ def _read_row(spec: WorkloadSpec, row: Mapping[str, Any]) -> WorkloadRecord:
     fields = {name: value for name, value in row.items() if name != "index"}
     fields["spec"] = _SPEC.dump_python(own, mode="json")
     return with_scale(_ROW.validate_json(json.dumps(fields)))
-
-
-def home_of(spec: WorkloadSpec) -> str:
-    """Return the id of the job or whole array whose resource has a workload's row."""
-    if spec.array_index is None:
-        return spec.id
-    return spec.id.rpartition("-")[0]

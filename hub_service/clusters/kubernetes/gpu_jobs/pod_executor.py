@@ -22,11 +22,9 @@ from collections.abc import (
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from typing import Final, NoReturn
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import home_of
 from runai.hub_service.clusters.kubernetes.gpu_jobs.resource_store import ResourceStore
 from runai.hub_service.clusters.kubernetes.gpu_jobs.worker_pod import (
     ATTEMPT_LABEL,
@@ -56,6 +54,7 @@ from runai.hub_service.clusters.workloads.stored_cluster import StoredCluster
 from runai.hub_service.clusters.workloads.timetable import Timetable
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
 from runai.hub_service.limits.sharing import TimeSliced
+from runai.hub_service.model.arrays import array_id
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
@@ -111,8 +110,8 @@ class PodExecutor:
         self._clock = clock
         self._touched: dict[WorkloadId, None] = {}
         """Workloads with a changed row; a pass covers them and all with pods."""
-        self._known: set[str] = set()
-        """Names of pods that this service made or saw."""
+        self._known: defaultdict[WorkloadId, set[str]] = defaultdict(set)
+        """Names of the pods that this service made or saw, of each workload that is there."""
         self._refused_since: dict[str, float] = {}
         """Time of this process's own clock since which kube-scheduler refuses a pod, by UID."""
         self._back_offs: dict[WorkloadId, float] = {}
@@ -160,13 +159,14 @@ class PodExecutor:
     def forgetting(
         self, row: WorkloadRecord, *, aged: bool = False
     ) -> AbstractContextManager[None]:
-        """Remove nothing here: what belongs to a resource goes with it."""
+        """Remove nothing here: a resource takes its pods along."""
         del aged
         self._back_offs.pop(row.id, None)
+        self._known.pop(row.id, None)
         return nullcontext()
 
     async def check(self, spec: WorkloadSpec) -> None:
-        """Check that pods of a job can be made; JupyterHub makes those of sessions."""
+        """Check that pods of a job can be made; JupyterHub makes the pods of sessions."""
         if spec.command is not None:
             self._template(spec, job_name(spec))
 
@@ -271,7 +271,10 @@ class PodExecutor:
             pods: dict[WorkloadId, dict[tuple[int, int], WorkerPod]] = defaultdict(dict)
             for each in self._pod_informer.objects.values():
                 pods[each.workload][each.key] = each
-                self._known.add(each.pod.name)
+                self._known[each.workload].add(each.pod.name)
+            present = {each.pod.uid for found in pods.values() for each in found.values()}
+            for uid in self._refused_since.keys() - present:
+                del self._refused_since[uid]
             touched, self._touched = self._touched, {}
             for workload in dict.fromkeys((*touched, *pods)):
                 if workload not in self._calls:
@@ -283,7 +286,9 @@ class PodExecutor:
     def _reconcile(self, workload: WorkloadId, pods: dict[tuple[int, int], WorkerPod]) -> None:
         """Report the fate of a workload's pods, then begin the calls for its row."""
         row = self._cluster.row(workload)
-        if row is not None and row.spec.command is not None:
+        if row is None:
+            self._known.pop(workload, None)
+        elif row.spec.command is not None:
             try:
                 reported = [self._report(row, worker, pods) for worker in row.active]
             except RunaiError as refused:  # a store that cannot take it now
@@ -308,7 +313,7 @@ class PodExecutor:
         found = pods.get((worker.index, worker.attempt))
         is_stopping = worker.state == "stopping"
         if found is None:
-            is_new = self._name(row, worker) not in self._known
+            is_new = self._name(row, worker) not in self._known[row.id]
             if worker.state == "starting" and is_new:
                 return False  # to be made
             self._cluster.report_exit(row.id, worker.index, exit_of(None, is_stopping=is_stopping))
@@ -371,7 +376,7 @@ class PodExecutor:
     def _calls_for(
         self, row: WorkloadRecord | None, pods: Mapping[tuple[int, int], WorkerPod]
     ) -> Iterator[Call]:
-        """Yield the calls that turn a workload's pods into those of its row."""
+        """Yield the calls that give a workload the pods of its row."""
         expected: dict[tuple[int, int], WorkerRecord] = {}
         for worker in row.workers if row is not None and row.spec.command is not None else ():
             if worker.state in ("starting", "running"):
@@ -409,8 +414,8 @@ class PodExecutor:
     async def _make(
         self, row: WorkloadRecord, worker: WorkerRecord, attempt: int, *, is_gated: bool
     ) -> None:
-        """Make a worker's pod; a job whose pod is refused waits, with the reason."""
-        resource = self._store.resource(home_of(row.spec))
+        """Make a worker's pod; after a refusal its job waits, with the reason."""
+        resource = self._store.resource(array_id(row))
         if resource is None:
             return  # deleted meanwhile
         template = self._template(row.spec, resource.name)
@@ -422,13 +427,13 @@ class PodExecutor:
                 if is_gated:
                     made = await self._api.patch(path, nomination(worker))
         except ApiError as refused:
-            if refused.status == HTTPStatus.CONFLICT:
+            if refused.status == 409:
                 return  # it was made before
             if not refused.is_for_good:
                 raise
             self._put_off(row.id, attempt, f"Kubernetes refuses its pod: {refused.message}")
             return
-        self._known.add(body["metadata"]["name"])
+        self._known[row.id].add(body["metadata"]["name"])
         self._pod_informer.apply(made)
 
     def _template(self, spec: WorkloadSpec, name: str) -> Object:
@@ -455,7 +460,7 @@ class PodExecutor:
                     self._path_of(found), {"preconditions": {"uid": found.pod.uid}}
                 )
         except ApiError as error:
-            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            if error.status not in (404, 409):
                 raise
         else:
             if "deletionTimestamp" in deleted.get("metadata", {}):
@@ -466,7 +471,7 @@ class PodExecutor:
 
     def _name(self, row: WorkloadRecord, worker: WorkerRecord) -> str:
         """Return the name of a worker's pod; "" before its job's resource is there."""
-        resource = self._store.resource(home_of(row.spec))
+        resource = self._store.resource(array_id(row))
         return "" if resource is None else pod_name(resource.name, worker.index, worker.attempt)
 
 

@@ -8,15 +8,14 @@ last, so a leader that was replaced stops at its first write over its successor'
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, Self
 
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, translated
 from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import (
     GpuJob,
     UnreadableGpuJob,
-    home_of,
     manifest,
     path_of,
     read_gpu_job,
@@ -24,6 +23,7 @@ from runai.hub_service.clusters.kubernetes.gpu_jobs.gpu_job import (
 )
 from runai.hub_service.clusters.kubernetes.gpu_jobs.worker_pod import Resource
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name, other_name
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
     HistoryEvent,
     ProjectRecord,
@@ -31,14 +31,13 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.wire.errors import InvalidRequest, RunaiError, Unavailable
+from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 LOG: Final = logging.getLogger("runai.kubernetes")
 
 STORED_WITHIN_S: Final = 10.0
 """Seconds that a caller waits until a change is stored."""
 WRITES_AT_ONCE: Final = 16
-PAGE: Final = "500"
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -48,7 +47,7 @@ class ReplacedLeader(Exception):
 
 @dataclass(slots=True)
 class _Home:
-    """Resource of one job or array: the rows to write, and the version written last."""
+    """Resource of one job or array: rows to write, and the version written last."""
 
     spec: WorkloadSpec
     rows: dict[WorkloadId, WorkloadRecord] = field(default_factory=dict)
@@ -92,7 +91,7 @@ class ResourceStore:
         """Use `open` instead, which reads the resources.
 
         `writer` numbers the leaders, as the Lease's transitions do. `on_removal` gets the id of a
-        job or array whose resource somebody else has deleted.
+        job or array after a deletion of its resource by kubectl.
         """
         self._api = api
         self._path = path_of(namespace)
@@ -117,20 +116,22 @@ class ResourceStore:
 
     @classmethod
     async def open(cls, api: Api, namespace: str, **options: Any) -> Self:  # noqa: ANN401
-        """Read all resources of a namespace; the options are those of the class.
+        """Read all resources of a namespace; the options are the class's.
 
         Raises:
             Unavailable: one of them cannot be read.
             ApiError: the API server refuses, or does not answer.
         """
         try:
-            return cls(api, namespace, [job async for job in _listed(api, namespace)], **options)
+            pages = api.pages(path_of(namespace))
+            found = [read_gpu_job(item) async for page in pages for item in page["items"]]
         except UnreadableGpuJob as wrong:
             raise Unavailable(
                 f"{wrong}.",
                 hint="Mend it, or delete it by kubectl delete gpujob; its pods go with it.",
                 code="damaged_row",
             ) from wrong
+        return cls(api, namespace, found, **options)
 
     async def run(self) -> NoReturn:
         """Wait for a write that must not be tried again, and raise its error.
@@ -142,7 +143,7 @@ class ResourceStore:
         raise AssertionError
 
     async def close(self) -> None:
-        """Stop writing; what is under way is cut off."""
+        """Stop writing, and cut requests under way off."""
         writes = [home.writing for home in self._homes.values() if home.writing is not None]
         for write in writes:
             write.cancel()
@@ -164,12 +165,12 @@ class ResourceStore:
         return list(self._history.get(workload, ()))
 
     def resource(self, home_id: WorkloadId) -> Resource | None:
-        """Return the resource of a job or whole array; None: it has none."""
+        """Return the resource of a job or whole array, or None."""
         home = self._homes.get(home_id)
         return Resource(home.name, home.uid) if home is not None and home.uid else None
 
     def unhealthy_reason(self) -> str:
-        """Return why a write has failed and is tried again; "" if none does."""
+        """Return the reason of the oldest failing write; "" if none fails."""
         failing = [home for home in self._homes.values() if home.failing_since is not None]
         if not failing:
             return ""
@@ -196,7 +197,7 @@ class ResourceStore:
         """
         del urgent
         for row in rows:
-            home_id = home_of(row.spec)
+            home_id = arrays.array_id(row)
             home = self._homes.setdefault(home_id, _Home(row.spec))
             if not home.rows:
                 home.refusal = None
@@ -204,8 +205,11 @@ class ResourceStore:
                     home.spec = row.spec
             home.rows[row.id] = row
             self._home_ids[row.id] = home_id
+        # After a deletion by kubectl a row has no home.
+        deleted_homes = {w: self._home_ids.pop(w) for w in deleted if w in self._home_ids}
+        for workload, home_id in deleted_homes.items():
+            self._homes[home_id].rows.pop(workload, None)
         for workload in deleted:
-            self._homes[self._home_ids[workload]].rows.pop(workload, None)
             self._history.pop(workload, None)
         for workload, event in events:
             self._history.setdefault(workload, []).append(event)
@@ -213,11 +217,8 @@ class ResourceStore:
         for name in deleted_projects:
             self._projects.pop(name, None)
         if not soon or deleted:
-            changed = dict.fromkeys(self._home_ids[w] for w in (*(r.id for r in rows), *deleted))
-            for home_id in changed:
+            for home_id in dict.fromkeys((*map(arrays.array_id, rows), *deleted_homes.values())):
                 self._touch(home_id)
-        for workload in deleted:
-            self._home_ids.pop(workload, None)
 
     def _touch(self, home_id: WorkloadId) -> None:
         """Begin to write a resource, unless it is being written."""
@@ -231,7 +232,7 @@ class ResourceStore:
 
         Raises:
             InvalidRequest: the API server refuses a new one.
-            Unavailable: it was not stored within 10 s. A change of a stored one is tried again.
+            Unavailable: the store takes longer than 10 s; changes of stored rows are tried again.
         """
         found = {id_: self._homes.get(self._home_ids.get(id_, id_)) for id_ in workloads}
         homes = {id(home): (home, home.saved) for home in found.values() if home is not None}
@@ -262,7 +263,7 @@ class ResourceStore:
                         await self._put(home_id, home)
                 except ApiError as error:
                     if error.is_for_good and not home.uid and error.status != 404:
-                        home.refusal = _refusal(error)
+                        home.refusal = translated(error)
                         home.announce()
                         return
                     self._note_fault(home_id, home, error)
@@ -326,7 +327,8 @@ class ResourceStore:
                 if existing is None or existing.spec.id != home.spec.id:
                     continue  # of another workload: `lab/a-b` and `lab-a/b` have one usual name
                 if existing.rows or existing.spec != home.spec:
-                    await self._delete_found(existing)  # of a submission that was answered "no"
+                    # The submission of this resource was answered "no".
+                    await self._delete_path(existing.name, existing.uid)
                     raise
                 home.name, home.uid, home.version = name, existing.uid, existing.version
                 return
@@ -343,11 +345,8 @@ class ResourceStore:
             for name in (job_name(home.spec), other_name(home.spec)):
                 found = await self._find(name)
                 if found is not None and found.spec.id == home.spec.id:
-                    await self._delete_found(found)
+                    await self._delete_path(found.name, found.uid)
         home.name = home.uid = home.version = ""
-
-    async def _delete_found(self, found: GpuJob) -> None:
-        await self._delete_path(found.name, found.uid)
 
     async def _delete_path(self, name: str, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
@@ -380,18 +379,3 @@ class ResourceStore:
         listed = await self._api.get(self._path, fieldSelector=f"metadata.name={name}")
         items: Sequence[Object] = listed["items"]
         return read_gpu_job(items[0]) if items else None
-
-
-async def _listed(api: Api, namespace: str) -> AsyncIterator[GpuJob]:
-    query = {"limit": PAGE}
-    while True:
-        page: Object = await api.get(path_of(namespace), **query)
-        for item in page["items"]:
-            yield read_gpu_job(item)
-        query["continue"] = page["metadata"].get("continue", "")
-        if not query["continue"]:
-            return
-
-
-def _refusal(error: ApiError) -> RunaiError:
-    return InvalidRequest(f"Kubernetes refuses it: {error.message}.", hint="")

@@ -13,6 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     INDEX,
     WORKLOAD_LABEL,
     Pod,
+    condition,
     figure,
     project_label,
     read_pod,
@@ -105,7 +106,7 @@ def worker_pod(
             **spec,
             "hostname": f"{resource.name}-{worker.index}",
             "schedulerName": SCHEDULER_NAME,
-            # Its class preempts nobody: what gives way is decided by quota.
+            # The class preempts no pod: quotas decide about victims.
             "priorityClassName": "train" if row.spec.preemptible else "build",
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
             **({"schedulingGates": [{"name": GATE}]} if is_gated else {}),
@@ -128,13 +129,13 @@ def read_worker_pod(found: Object) -> WorkerPod | None:
     attempt = figure(labels.get(ATTEMPT_LABEL, ""))
     if attempt is None or WORKLOAD_LABEL not in labels:
         return None
-    conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", ())}
+    status = found.get("status", {})
     return WorkerPod(
         read_pod(found),
         workload_id(project_label(labels), labels[WORKLOAD_LABEL]),
         attempt,
-        _refusal(conditions.get("PodScheduled", {})),
-        _disruption(conditions.get(_DISRUPTED, {})),
+        _refusal(condition(status, "PodScheduled")),
+        _disruption(condition(status, _DISRUPTED)),
     )
 
 
@@ -151,7 +152,7 @@ def _disruption(disrupted: Mapping[str, Any]) -> str:
 
 
 def exit_of(found: WorkerPod | None, *, is_stopping: bool) -> ExitStatus:
-    """Return the exit of a worker whose pod has ended, or is gone (None)."""
+    """Return the exit of a worker, given its ended pod; None: the pod is gone."""
     if found is None:
         text = "" if is_stopping else "its pod was deleted"
         return ExitStatus(None, stop_requested=is_stopping, lost=not is_stopping, text=text)

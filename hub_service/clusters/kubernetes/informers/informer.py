@@ -18,7 +18,6 @@ LOG = logging.getLogger("runai.kubernetes")
 
 T = TypeVar("T")
 
-PAGE = "500"
 WATCH_SECONDS = 300
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 10.0
 
@@ -144,20 +143,17 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         """Replace the cache by the whole list, read page by page."""
         listed: dict[str, T] = {}
-        query = {"limit": PAGE, **self._query}
-        while True:
-            page = await self._api.get(self._path, **query)
+        version = ""
+        async for page in self._api.pages(self._path, **self._query):
+            version = page["metadata"]["resourceVersion"]
             for item in page["items"]:
                 key = key_of(item)
                 if (parsed := self._parsed(key, item)) is not None:
                     listed[key] = parsed
-            query["continue"] = page["metadata"].get("continue", "")
-            if not query["continue"]:
-                break
         self.lists += 1
         self._applied_versions.clear()
         self._dropped.clear()
-        self._resource_version = page["metadata"]["resourceVersion"]
+        self._resource_version = version
         has_changed = listed != self._objects or not self._listed.is_set()
         self._objects = listed
         if has_changed:

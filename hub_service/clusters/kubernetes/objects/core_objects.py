@@ -291,7 +291,7 @@ def read_pod(found: Object) -> Pod:
     metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     owner = _owner(metadata)
-    scheduled = _condition(status, "PodScheduled")
+    scheduled = condition(status, "PodScheduled")
     is_bound = scheduled.get("status") == "True"
     kind = _kind(labels, spec, owner)
     deleted = metadata.get("deletionTimestamp")
@@ -354,7 +354,7 @@ def read_node(found: Object) -> KubeNode:
     metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
     labels, has = metadata.get("labels", {}), status.get("allocatable", {})
     memory = labels.get(GPU_MEMORY_LABEL, "")
-    is_ready = _condition(status, "Ready").get("status") == "True"
+    is_ready = condition(status, "Ready").get("status") == "True"
     return KubeNode(
         name=metadata["name"],
         gpus=_devices(has),
@@ -470,7 +470,8 @@ def _end(status: Object) -> float | None:
     return max(ends, default=None)
 
 
-def _condition(status: Object, kind: str) -> Object:
+def condition(status: Object, kind: str) -> Object:
+    """Return a condition of a status; {} without it."""
     found = (c for c in status.get("conditions", ()) if c["type"] == kind)
     return next(found, {})
 
